@@ -41,7 +41,7 @@ impl Case {
             // Only the two training steps have gradients; the second one keeps all weights.
             CaseWork::Recognition(_) => index.max(1),
             // No gradients to compare.
-            CaseWork::Decode(_) | CaseWork::Train(_) => index,
+            CaseWork::Decode(_) | CaseWork::Train(_) | CaseWork::Encode(_) => index,
             _ => self.systems.len() - 1,
         };
         (baseline != index).then_some(baseline)
@@ -98,6 +98,11 @@ pub(crate) enum Method {
     BestPath,
     /// Sum over all paths of a recognition lattice.
     Denominator,
+    /// [`model::encoders::PackedFastConformer`].
+    Encode {
+        /// True for weights and products in bf16.
+        bf16: bool,
+    },
     /// [`training::Learner`] with LAMB.
     Train {
         /// True if it also averages the weights.
@@ -150,6 +155,8 @@ pub(crate) enum CaseWork {
     Recognition(RecognitionWork),
     /// A training step on a synthetic batch.
     Train(TrainWork),
+    /// A FastConformer encoder on one synthetic utterance.
+    Encode(EncodeWork),
     /// Transducer loss and gradients of a trained model on recordings.
     Model {
         /// A checkpoint of `panda train`.
@@ -240,6 +247,21 @@ pub(crate) struct TrainWork {
     pub tokens: usize,
     /// Widths of encoder, predictor and joint.
     pub widths: [usize; 3],
+}
+
+/// Sizes of a FastConformer encoder and of its utterance.
+///
+/// It has 8 heads, 9 taps, 256 channels of the subsampling, and full attention.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct EncodeWork {
+    /// Number of layers.
+    pub layers: usize,
+    /// Width of encoder rows, W; the inner width of feed-forward modules is 4 W.
+    pub width: usize,
+    /// Mel bins of a frame.
+    pub mels: usize,
+    /// Frames of the utterance, of 10 ms each.
+    pub frames: usize,
 }
 
 /// Kind of model.

@@ -10,6 +10,7 @@ mod case;
 mod decode;
 mod decoding_speed;
 mod dense_baseline;
+mod encode;
 mod error;
 mod gradients;
 mod inputs;

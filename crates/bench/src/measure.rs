@@ -11,8 +11,9 @@ use super::rates::Sgemm;
 use super::simple_joiner::SimpleScores;
 use super::workload::{CaseMeasurement, Workload, median};
 use super::{
-    decode, dense_baseline::DenseWorkload, inputs::LossInputs, lattice_recursion, loss::SessionWorkload,
-    pruned_baseline::PrunedDenseWorkload, pruned_loss::PrunedWorkload, recognition_lattices, train,
+    decode, dense_baseline::DenseWorkload, encode, inputs::LossInputs, lattice_recursion,
+    loss::SessionWorkload, pruned_baseline::PrunedDenseWorkload, pruned_loss::PrunedWorkload,
+    recognition_lattices, train,
 };
 
 /// Duration from which a first step is timed, not a warm-up.
@@ -109,6 +110,7 @@ fn prepare_workload(spec: &CaseSpec) -> Result<Box<dyn Workload>> {
         CaseWork::Decode(work) => return decode::prepare(work, &spec.method),
         CaseWork::Recognition(work) => return recognition_lattices::prepare(*work, &spec.method),
         CaseWork::Train(work) => return train::prepare(work, &spec.method),
+        CaseWork::Encode(work) => return encode::prepare(work, &spec.method),
         CaseWork::Pruned(work) if matches!(spec.method, Method::Pruned(_) | Method::PrunedBaseline) => {
             return prepare_pruned(work, &spec.method);
         }
@@ -127,6 +129,7 @@ fn prepare_workload(spec: &CaseSpec) -> Result<Box<dyn Workload>> {
         | Method::Decode(_)
         | Method::BestPath
         | Method::Denominator
+        | Method::Encode { .. }
         | Method::Train { .. } => Box::new(DenseWorkload::new(inputs)?),
     })
 }

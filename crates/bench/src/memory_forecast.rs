@@ -29,6 +29,7 @@ pub(crate) fn forecast(work: &CaseWork, system: &System) -> Forecast {
         | CaseWork::Decode(_)
         | CaseWork::Recognition(_)
         | CaseWork::Train(_)
+        | CaseWork::Encode(_)
         | CaseWork::Model { .. } => {
             return Forecast::Unknown;
         }
@@ -39,6 +40,7 @@ pub(crate) fn forecast(work: &CaseWork, system: &System) -> Forecast {
         | Method::Decode(_)
         | Method::BestPath
         | Method::Denominator
+        | Method::Encode { .. }
         | Method::Train { .. } => Forecast::Unknown,
         Method::PrunedBaseline => {
             pruned.map_or(Forecast::Unknown, |work| Forecast::Bytes(pruned_baseline::predicted_bytes(work)))
@@ -73,6 +75,7 @@ impl CaseWork {
             Self::Decode(ref work) => work.shape(),
             Self::Recognition(ref work) => work.shape(),
             Self::Train(ref work) => work.shape(),
+            Self::Encode(ref work) => work.shape(),
             Self::Model { .. } => CaseShape::default(),
         }
     }
@@ -87,6 +90,7 @@ impl CaseWork {
             Self::Decode(work) => work.input_bytes(),
             Self::Recognition(work) => work.input_bytes(),
             Self::Train(work) => work.input_bytes(),
+            Self::Encode(work) => work.input_bytes(),
             Self::Model { .. } => MODEL_INPUT_BYTES,
         }
     }

@@ -34,6 +34,8 @@ pub(crate) enum Suite {
     Lattice,
     /// Training steps of MLPerf's RNN-T, batches of 4 and 16
     Train,
+    /// FastConformer encoders of 110 and 600 million weights, 30 and 300 seconds
+    Encoder,
 }
 
 /// Options of a suite.
@@ -69,6 +71,7 @@ impl Suite {
             Self::Decode => models::decode(options),
             Self::Lattice => models::lattice(options),
             Self::Train => models::train(options),
+            Self::Encoder => models::encoder(options),
         })
     }
 }

@@ -1,6 +1,7 @@
 //! Formats benchmark results as a table for the terminal.
 use super::case::FirstPassScores;
 use super::decoding_speed::TORCH_SGEMM_GFLOPS;
+use super::encode::FRAMES_PER_SECOND;
 use super::lower_bounds::{LowerBounds, TrainingSpeed};
 use super::report::{ResultRow, Status};
 use super::workload::PruningReport;
@@ -29,6 +30,7 @@ pub(crate) fn format_table(rows: &[ResultRow]) -> Vec<String> {
         loss_cells(row, is_first, first.and_then(|first| first.median_ms))
     });
     lines.extend(rows.iter().filter_map(skip_note));
+    lines.extend(rows.iter().filter_map(encoding_note));
     lines.extend(rows.iter().filter(|row| row.system == "pruned").filter_map(pruning_note));
     lines
 }
@@ -115,6 +117,21 @@ fn skip_note(row: &ResultRow) -> Option<String> {
         row.case,
         report.mass,
         100.0 * report.share(),
+    ))
+}
+
+/// Describes the speed of an encoder: how many seconds of audio it encodes in a second.
+fn encoding_note(row: &ResultRow) -> Option<String> {
+    // Only encoders have frames, but no labels and no sites.
+    let (None, None, Some(frames)) = (row.shape.U, row.shape.N, row.shape.T) else { return None };
+    let (seconds, median_ms) = (frames as f64 / FRAMES_PER_SECOND as f64, row.median_ms?);
+    let bound = row.sgemm_share.map(|share| share * median_ms / 1e3);
+    Some(format!(
+        "{} {}: RTFx {:.0}; products at the rate of sgemm: {} s",
+        row.case,
+        row.system,
+        1e3 * seconds / median_ms,
+        or_dash(bound.map(format_significant)),
     ))
 }
 

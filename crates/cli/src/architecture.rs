@@ -30,8 +30,8 @@ pub(crate) fn lines(config: &ModelConfig) -> Vec<String> {
         format!("attention: {}", describe_limits(&encoder.attention)),
     ];
     if !encoder.other_attention.is_empty() {
-        let others: Vec<String> = encoder.other_attention.iter().map(describe_limits).collect();
-        lines.push(format!("attention, also trained: {}", others.join("; ")));
+        let other_limits: Vec<String> = encoder.other_attention.iter().map(describe_limits).collect();
+        lines.push(format!("attention, also trained: {}", other_limits.join("; ")));
     }
     match &config.predictor {
         Some(PredictorKind::Lstm(lstm)) => {

@@ -13,8 +13,7 @@ use crate::printing::outln;
 /// Arguments of `panda import`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// A .nemo archive, a folder of Hugging Face (config.json, model.safetensors, tokenizer.json),
-    /// or a folder of NeMo (model_config.yaml, weights.safetensors, tokenizer.model)
+    /// A .nemo archive, or a folder of Hugging Face or NeMo: configuration, safetensors, tokenizer
     #[arg(value_name = "MODEL")]
     model: PathBuf,
     /// Checkpoint to write

@@ -9,12 +9,12 @@ use crate::error::{Error, Result};
 #[derive(clap::Args)]
 #[command(next_help_heading = "Search")]
 pub(crate) struct TokenArguments {
-    /// Emit only tokens of these Unicode scripts, such as latin or latin,greek; digits, punctuation
-    /// and other characters that all scripts share are always allowed, and so are special words
+    /// Emit only tokens of these Unicode scripts, such as latin,greek. Characters that all scripts
+    /// share, such as digits and punctuation, are always allowed, and so are special words
     #[arg(long, value_name = "SCRIPTS", value_delimiter = ',')]
     allow_script: Vec<String>,
-    /// Emit only tokens of the characters in this text file, in addition to those of --allow-script
-    /// and those that all scripts share
+    /// Emit only tokens of the characters in this file. Those of --allow-script and those that all
+    /// scripts share are allowed as well
     #[arg(long, value_name = "FILE")]
     allow_characters: Option<PathBuf>,
     /// Never emit the tokens in this file, one per line

@@ -116,7 +116,7 @@ fn check_row(row: &[f32], frame: usize) -> Result<()> {
     Err(score_error(row, frame))
 }
 
-/// Returns the error of a row with NaN or +inf, or of -inf only.
+/// Returns the error of a row that [`check_row`] rejects.
 fn score_error(row: &[f32], frame: usize) -> Error {
     let class = row.iter().position(|score| score.is_nan() || *score == f32::INFINITY).unwrap_or(0);
     Error::Score { frame, class, found: row[class] }

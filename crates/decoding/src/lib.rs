@@ -13,8 +13,8 @@
 //!
 //! A [`Scorer`] adds scores of labels to those of the model: an n-gram ([`mod@ngram`]), a list of
 //! phrases ([`PhraseBooster`]) or the CTC head of the same encoder ([`CtcPrefixScorer`]). A
-//! [`Fusion`] pairs it with a weight. A [`ClassMask`] restricts the labels that a search may emit. CTC
-//! models need no transducer: [`CtcGreedySearch`], [`ctc_beam`].
+//! [`Fusion`] pairs it with a weight. A [`ClassMask`] restricts the labels that a search may emit.
+//! CTC models need no transducer: [`CtcGreedySearch`], [`ctc_beam`].
 //!
 //! ```
 //! use decoding::{

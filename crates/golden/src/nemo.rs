@@ -8,8 +8,10 @@ mod check;
 mod ctc;
 mod features;
 mod gradients;
+mod inference;
 mod model;
 mod network;
+mod streaming;
 mod tokenizers;
 
 use std::io::Write;
@@ -23,12 +25,14 @@ use check::NemoCheck;
 type CheckFn = fn(&mut NemoCheck) -> std::result::Result<(), RunError>;
 
 /// Parts that are compared for each folder of this name; `CASE` is the folder of a model.
-const PARTS: [(&str, &str, CheckFn); 9] = [
+const PARTS: [(&str, &str, CheckFn); 11] = [
     (".", "features", features::compare_front_ends),
     ("CASE", "features", features::compare_model),
     ("CASE", "archives", archives::compare),
     ("CASE", "network", network::compare),
     ("CASE", "gradients", gradients::compare),
+    ("CASE", "inference", inference::compare),
+    ("CASE", "streaming", streaming::compare),
     ("tokenizers", "tokenizers", tokenizers::compare),
     ("fc_ctc", "ctc", ctc::compare),
     ("fc_hybrid_rnnt_ctc", "ctc", ctc::compare),

@@ -9,11 +9,13 @@
 #![allow(unsafe_code)]
 mod arc_scatter;
 pub(super) mod quantized_argmax;
+mod rows;
 pub(super) mod tanh;
 
 use std::arch::x86_64::*;
 
 pub(super) use arc_scatter::{gather_exp, merge_self_loops, scatter_argmax, scatter_exp_sum, scatter_max};
+pub(super) use rows::{add_exp, add_glu, add_pair, add_relu, add_silu, layer_norm, silu, weighted_sum};
 pub(super) use tanh::{tanh_pairs, tanh_panel};
 
 use super::math::{FLUSH_THRESHOLD, LN2_HIGH, LN2_LOW, MIN_EXP_ARGUMENT};

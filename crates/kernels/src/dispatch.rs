@@ -60,6 +60,14 @@ dispatched! {
     fn row_statistics(row: &[f32]) -> (f32, f64) = avx512::row_statistics;
     fn row_softmax(out: &mut [f32], z: Option<&[f32]>, bias: Option<&[f32]>, max: f32, factor: f32)
         = avx512::row_softmax;
+    fn silu(values: &mut [f32]) = avx512::silu;
+    fn add_silu(values: &mut [f32], bias: &[f32]) = avx512::add_silu;
+    fn add_relu(values: &mut [f32], bias: &[f32]) = avx512::add_relu;
+    fn add_pair(out: &mut [f32], a: &[f32], b: &[f32]) = avx512::add_pair;
+    fn add_glu(out: &mut [f32], group: &[f32], bias: &[f32]) = avx512::add_glu;
+    fn add_exp(row: &mut [f32], addends: &[f32]) -> f32 = avx512::add_exp;
+    fn layer_norm(out: &mut [f32], x: &[f32], weight: &[f32], bias: &[f32]) = avx512::layer_norm;
+    fn weighted_sum(out: &mut [f32], bias: &[f32], taps: &[(&[f32], &[f32])]) = avx512::weighted_sum;
     fn tanh_slope(gradient: &mut [f32], hidden: &[f32]) = math::tanh_slope::<true>;
 }
 

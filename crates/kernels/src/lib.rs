@@ -8,6 +8,7 @@
 //!   [`PackedRecurrentWeight`], the recurrent product.
 //! - `activation`, `tanh_product`: [`Activation`] of the joint network; [`TanhProducts`], its
 //!   scores with overlapped tanh.
+//! - `row_functions`: [`layer_norm`], [`silu`], [`add_exp`] and other functions of encoder rows.
 //! - `arc_scatter`, `quantized_argmax`: [`ArcScatter`] over the label arcs of a recognition
 //!   lattice; [`QuantizedArgmax`], a Viterbi step.
 //! - [`scaled`]: rows of scaled numbers, for sums over transducer lattices.
@@ -52,6 +53,7 @@ mod parts;
 mod product;
 mod quantized_argmax;
 mod real;
+mod row_functions;
 pub mod scaled;
 mod scratch_req;
 mod simd;
@@ -81,6 +83,9 @@ pub use product::{
 };
 pub use quantized_argmax::{BestArcs, PanelArcs, QuantizedArgmax, StateDeviation};
 pub use real::Real;
+pub use row_functions::{
+    LAYER_NORM_EPSILON, add_exp, add_glu, add_pair, add_relu, add_silu, layer_norm, silu, weighted_sum,
+};
 pub use scratch_req::ScratchReq;
 pub use simd::check_simd_override;
 pub use tanh_product::{PANEL_COLUMNS, TanhAddends, TanhProducts};

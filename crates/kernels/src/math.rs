@@ -11,6 +11,10 @@
 //! a library call, so the portable version multiplies and adds. Every function that `dispatch.rs`
 //! calls takes `FUSED`, used or not, because the macro there passes it to all of them.
 
+mod rows;
+
+pub(super) use rows::{add_exp, add_glu, add_pair, add_relu, add_silu, layer_norm, silu, weighted_sum};
+
 use crate::arc_scatter::{self, ArcScatter};
 
 /// Accumulators of a reduction; one AVX-512 register of `f32`.

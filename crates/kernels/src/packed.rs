@@ -14,6 +14,7 @@ pub(crate) mod micro;
 pub(crate) mod micro_avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod micro_avx512;
+mod operand;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod pack_avx2;
 #[cfg(target_arch = "x86_64")]
@@ -21,6 +22,10 @@ pub(crate) mod pack_avx512;
 mod panels;
 
 pub use full::FullFormat;
+pub use operand::{
+    NumberFormat, OperandTileMut, OperandTilesMut, PART_MULTIPLE, PackedOperand, RightPart, SumOrder,
+    multiply,
+};
 pub(crate) use panels::{OutputTile, RightPanels};
 
 use crate::{Accumulate, Real, View, ViewMut, simd::SimdLevel};

@@ -10,7 +10,7 @@ use crate::{
     ViewMut, arc_scatter, dispatch, lstm_cell,
     packed::{
         Operand, OperandSource, OutputTile, RightPanels,
-        bf16::{self, Tile},
+        bf16::{self, Tile, TilePanels},
         micro,
     },
     product::gates::{self, GateProduct},
@@ -253,7 +253,7 @@ pub trait Real:
     fn bf16_product(
         level: Bf16,
         out: ViewMut<Self>,
-        operands: (&[Tile], &[Tile]),
+        operands: (TilePanels, TilePanels),
         step_tiles: usize,
         accumulate: Accumulate,
     );
@@ -468,7 +468,7 @@ impl Real for f32 {
     fn bf16_product(
         level: Bf16,
         out: ViewMut<f32>,
-        operands: (&[Tile], &[Tile]),
+        operands: (TilePanels, TilePanels),
         step_tiles: usize,
         accumulate: Accumulate,
     ) {
@@ -676,7 +676,7 @@ impl Real for f64 {
     fn bf16_product(
         _: Bf16,
         out: ViewMut<f64>,
-        operands: (&[Tile], &[Tile]),
+        operands: (TilePanels, TilePanels),
         step_tiles: usize,
         accumulate: Accumulate,
     ) {

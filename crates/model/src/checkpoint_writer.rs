@@ -99,7 +99,9 @@ impl<'a> CheckpointWriter<'a> {
         }
     }
 
-    /// Adds a tensor of a kind, such as `weight`, whose values are read twice when it is written.
+    /// Adds a tensor of a kind, such as `weight`.
+    ///
+    /// Its values are read twice when it is written.
     pub(crate) fn add_reader(
         &mut self,
         kind: &str,

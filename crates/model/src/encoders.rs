@@ -19,8 +19,10 @@ use candle_nn::VarBuilder;
 
 pub use conformer::{AttentionKind, ChunkedAttention, ConformerEncoder};
 pub use fast_conformer::{
-    AttentionLimits, ConvolutionNorm, DepthwiseSubsamplingConfig, FastConformerEncoder,
+    AttentionLimits, ConvolutionNorm, DepthwiseSubsamplingConfig, EncodedRows, FastConformerEncoder,
+    FastConformerStream, PackedFastConformer, ReadTensor,
 };
+pub use kernels::packed::NumberFormat;
 pub use lstm::{LstmEncoder, TimeReduction};
 pub use module_encoder::ModuleEncoder;
 pub use stream::{EncoderChunk, EncoderState, EncoderStream};

@@ -61,12 +61,12 @@ pub enum Error {
         /// What was found.
         found: String,
     },
-    /// A model of another toolkit that cannot be imported, or one that cannot be exported.
+    /// A model that cannot be imported or exported.
     #[error("{}: {}: expected {}, found {}", path.display(), Excerpt(item), Excerpt(expected), Excerpt(found))]
     Conversion {
         /// The file or folder.
         path: PathBuf,
-        /// Name of the tensor, dotted key of the configuration, or part of the file.
+        /// Tensor, dotted key of the configuration, or part of the file.
         item: String,
         /// What is expected.
         expected: String,

@@ -44,8 +44,8 @@ struct Export<'a> {
 /// files are replaced, each completely or not at all.
 ///
 /// # Errors
-/// [`Error::Conversion`] for a model that the layout cannot represent, and for an output that is the
-/// checkpoint; [`Error::Checkpoint`] for a checkpoint with other parameters than its recipe;
+/// [`Error::Conversion`] for a model that the layout cannot represent, and for an output that is
+/// the checkpoint; [`Error::Checkpoint`] for a checkpoint with other parameters than its recipe;
 /// [`Error::Io`].
 pub fn export(path: &Path, checkpoint: &Checkpoint, layout: Layout, output: &Path) -> Result<Vec<PathBuf>> {
     let config = checkpoint.model_config(path)?;
@@ -64,7 +64,7 @@ pub fn export(path: &Path, checkpoint: &Checkpoint, layout: Layout, output: &Pat
 }
 
 impl Export<'_> {
-    /// Returns the source if it has this layout and describes the model to be exported.
+    /// Returns the source if it has this layout and describes this model.
     ///
     /// `read` returns the architecture of its configuration.
     fn source_of_layout(
@@ -77,7 +77,7 @@ impl Export<'_> {
         (architecture.without_training() == self.architecture.clone().without_training()).then_some(source)
     }
 
-    /// Creates an error about a part of the model that the layout cannot represent.
+    /// Creates an error about an unsupported part of the model.
     fn error(&self, item: &str, expected: impl Into<String>, found: impl Into<String>) -> Error {
         Error::conversion(self.path, item, expected, found)
     }

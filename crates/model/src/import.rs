@@ -43,6 +43,7 @@ pub use metadata::{Base64Bytes, ImportedSource, ImportedTensor, Layout};
 use names::{ForeignTensor, NameOptions, counter_name, foreign_tensors};
 use source::ModelSource;
 use tensors::{StoredTensor, TensorFiles, is_float};
+use yaml::MAX_CONFIGURATION_BYTES;
 
 /// Name of the embedding table in Hugging Face's layout.
 const HUGGINGFACE_EMBEDDING: &str = "decoder.embedding.weight";
@@ -60,7 +61,7 @@ pub struct ImportOptions {
     pub scratch_folder: Option<PathBuf>,
 }
 
-/// A model of another toolkit whose configuration, names and shapes have been checked.
+/// A model of another toolkit, with checked configuration, names and shapes.
 #[derive(Debug)]
 pub struct ImportedModel {
     recipe: String,
@@ -68,7 +69,7 @@ pub struct ImportedModel {
     tokenizer: Tokenizer,
     shapes: Shapes,
     files: TensorFiles,
-    /// The tensor of each parameter, and its first row and number of rows there.
+    /// The tensor of each parameter, and its rows there.
     places: BTreeMap<String, ParameterPlace>,
     source: ImportedSource,
 }
@@ -82,11 +83,11 @@ struct ParameterPlace {
 }
 
 impl ImportedModel {
-    /// Opens an archive or a folder, and checks everything except the values of the weights.
+    /// Opens an archive or a folder, and checks everything except values.
     ///
     /// # Errors
-    /// [`Error::Conversion`] for the first unsupported key, and the first missing, surplus or different
-    /// tensor; [`Error::Io`].
+    /// [`Error::Conversion`] for the first unsupported key, and the first missing, surplus or
+    /// different tensor; [`Error::Io`].
     pub fn open(path: &Path, options: &ImportOptions) -> Result<Self> {
         let scratch_folder = options.scratch_folder.clone().unwrap_or_else(std::env::temp_dir);
         let source = ModelSource::open(path, &scratch_folder)?;
@@ -162,8 +163,8 @@ impl ImportedModel {
     /// Reads the values of a parameter.
     ///
     /// # Errors
-    /// [`Error::Conversion`] for values that are not finite, or not exact in `f32`, and for an unknown
-    /// name; [`Error::Io`].
+    /// [`Error::Conversion`] for values that are not finite, or not exact in `f32`;
+    /// [`Error::Shape`] for an unknown name; [`Error::Io`].
     pub fn read_parameter(&self, name: &str) -> Result<Vec<f32>> {
         let Some(ParameterPlace { tensor, first_row, rows }) = self.places.get(name) else {
             return Err(Error::shape("name", "a parameter of the model", name));
@@ -252,7 +253,7 @@ fn tokenizer_kind_name(tokenizer: &Tokenizer) -> &'static str {
     }
 }
 
-/// Returns true if the last row of Hugging Face's embedding table is not zero.
+/// Returns true if Hugging Face's embedding of the blank is not zero.
 fn has_blank_embedding(files: &TensorFiles) -> Result<bool> {
     let Some(tensor) = files.tensors.get(HUGGINGFACE_EMBEDDING).filter(|tensor| is_float(tensor.dtype))
     else {
@@ -268,7 +269,7 @@ fn is_last_row_zero(files: &TensorFiles, name: &str, tensor: &StoredTensor, rows
     Ok(bytes[bytes.len() - rows * row..].iter().all(|&byte| byte == 0))
 }
 
-/// Checks names, shapes and dtypes of the weights, and collects dtypes that are not F32.
+/// Checks names, shapes and dtypes; collects dtypes that are not F32.
 fn check_tensors(
     path: &Path,
     files: &TensorFiles,
@@ -293,7 +294,7 @@ fn check_tensors(
     Ok(())
 }
 
-/// Checks that embeddings of the blank are zero where the model has none.
+/// Checks that embeddings of the blank, which models omit, are zero.
 fn check_zero_rows(files: &TensorFiles, expected: &BTreeMap<String, ForeignTensor>) -> Result<()> {
     for (name, foreign) in expected.iter().filter(|(_, foreign)| foreign.zero_rows > 0) {
         let tensor = &files.tensors[name];
@@ -320,7 +321,7 @@ fn read_other_tensors(
         _ => Vec::new(),
     };
     let mels = config.input.features.mels;
-    let mut others = BTreeMap::new();
+    let mut other_tensors = BTreeMap::new();
     for (name, tensor) in files.tensors.iter().filter(|(name, _)| !expected.contains_key(*name)) {
         let error = |expected: String, found: String| Err(Error::conversion(path, name, expected, found));
         let front_end = match names.layout {
@@ -344,14 +345,14 @@ fn read_other_tensors(
                 );
             }
         } else {
-            let found = format!("a surplus tensor, {} of shape {:?}", tensor.dtype, tensor.shape);
-            return error("tensors of the model only".into(), found);
+            let surplus = format!("a surplus tensor, {} of shape {:?}", tensor.dtype, tensor.shape);
+            return error("tensors of the model only".into(), surplus);
         }
         let data = Base64Bytes(files.read_bytes(name, tensor)?);
-        others
+        other_tensors
             .insert(name.clone(), ImportedTensor { dtype: tensor.dtype, shape: tensor.shape.clone(), data });
     }
-    Ok(others)
+    Ok(other_tensors)
 }
 
 /// Returns the rows of each parameter in the tensors.
@@ -368,10 +369,15 @@ fn parameter_places(expected: &BTreeMap<String, ForeignTensor>) -> BTreeMap<Stri
     places
 }
 
-/// Reads a text file of bounded size.
+/// Reads a configuration or an index, whose size is limited.
 fn read_text(path: &Path) -> Result<String> {
-    let bytes = read_regular(path).map_err(Error::io(path, "read the configuration"))?;
-    to_text(path, bytes)
+    let io_error = |error| Error::io(path, "read the configuration")(error);
+    let bytes = std::fs::metadata(path).map_err(io_error)?.len();
+    if bytes > MAX_CONFIGURATION_BYTES {
+        let expected = format!("at most {MAX_CONFIGURATION_BYTES} bytes");
+        return Err(Error::conversion(path, "configuration", expected, bytes.to_string()));
+    }
+    to_text(path, read_regular(path).map_err(io_error)?)
 }
 
 /// Converts the bytes of a configuration to text.

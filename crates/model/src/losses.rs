@@ -15,7 +15,9 @@ use crate::{Error, Linear, ModelConfig, Parameters, Result};
 /// The loss sessions of a run: options, and buffers within the memory budget `loss.budget`.
 #[derive(Debug, Clone)]
 pub struct LossSessions {
-    /// None for a CTC model, and for a recognition lattice, which has its own session.
+    /// None for a CTC model and for a recognition lattice.
+    ///
+    /// A lattice has its own session.
     transducer: Option<LossSession>,
     /// The loss of a CTC model, or the auxiliary loss.
     ctc: LossSession,

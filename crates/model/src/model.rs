@@ -36,8 +36,9 @@ const CONSTANT_ENCODING_BYTES: usize = 4 << 20;
 /// | `ctc.weight`: the head of a CTC model or of the auxiliary loss | `[L + 1, W]` |
 /// | `simple.encoder.weight`, `simple.predictor.weight`: the simple joiner of pruned training | `[C, W]`, `[C, P]` |
 ///
-/// A CTC model has only `encoder.*` and `ctc.*`. A recognition lattice has `encoder.*`, `ctc.*` and, instead of predictor and joint network, the
-/// parameters of a [`Gnat`](lattice::candle::Gnat) under `lattice.*`, such as
+/// A CTC model has only `encoder.*` and `ctc.*`. A recognition lattice has `encoder.*`, `ctc.*`
+/// and, instead of predictor and joint network, the parameters of a
+/// [`Gnat`](lattice::candle::Gnat) under `lattice.*`, such as
 /// `lattice.weight_fn.project_frame.kernel` `[W, H]`.
 #[derive(Clone)]
 pub struct Model {
@@ -61,6 +62,16 @@ impl Network {
     /// Creates the network of a configuration.
     pub(crate) fn new(config: &ModelConfig, labels: usize, vb: &VarBuilder) -> Result<Self> {
         let encoder = config.encoder.build(config.input.width(), &vb.pp("encoder"))?;
+        Self::with_encoder(config, labels, encoder, vb)
+    }
+
+    /// Adds the other parts of a configuration to an encoder.
+    fn with_encoder(
+        config: &ModelConfig,
+        labels: usize,
+        encoder: Arc<dyn Encoder>,
+        vb: &VarBuilder,
+    ) -> Result<Self> {
         if let Some(gnat) = config.loss.kind.gnat() {
             let output = output::build_lattice(gnat, config, labels, encoder.width(), &vb.pp("lattice"))?;
             return Self::with_output(config, labels, encoder, output, vb);
@@ -105,9 +116,10 @@ impl Network {
     }
 }
 
-/// Creates a CTC head, of a CTC model or of the auxiliary loss.
+/// Creates a CTC head.
 ///
-/// It needs no big blanks: several blanks are equivalent.
+/// It is that of a CTC model or of the auxiliary loss. It needs no big blanks: several blanks are
+/// equivalent.
 fn new_ctc_head(labels: usize, encoder_width: usize, vb: &VarBuilder) -> Result<Linear> {
     Linear::new(encoder_width, labels + 1, &vb.pp("ctc"))
 }
@@ -197,6 +209,25 @@ impl Model {
         Self::build(config, labels, |vb| {
             let (encoder, predictor) = parts(vb.pp("encoder"), vb.pp("predictor"))?;
             Network::transducer(config, labels, encoder, predictor, &vb)
+        })
+    }
+
+    /// Creates a model with a custom encoder, of any kind of loss.
+    ///
+    /// `encoder` creates it with a builder; the configuration determines the rest. Labels and input
+    /// rows are those of [`Self::with_parts`].
+    ///
+    /// # Errors
+    /// Those of `encoder` and of [`ModelConfig::check`]; errors of candle.
+    pub fn with_encoder(
+        config: &ModelConfig,
+        labels: usize,
+        encoder: impl FnOnce(VarBuilder) -> Result<Arc<dyn Encoder>>,
+    ) -> Result<Self> {
+        config.check()?;
+        Self::build(config, labels, |vb| {
+            let encoder = encoder(vb.pp("encoder"))?;
+            Network::with_encoder(config, labels, encoder, &vb)
         })
     }
 

@@ -126,12 +126,12 @@ impl LatticeBatch {
 impl OutputModel {
     /// Returns the transducer's network; fails for other models.
     pub(crate) fn transducer(&self) -> Result<&TransducerNetwork> {
-        let found = match self {
+        let kind = match self {
             Self::Transducer(transducer) => return Ok(transducer),
             Self::Ctc(_) => "a CTC model (loss.kind = \"ctc\")",
             Self::Lattice(_) => "a recognition lattice (loss.kind = \"gnat\")",
         };
-        Err(Error::shape("model", "a transducer with a predictor and a joint network", found))
+        Err(Error::shape("model", "a transducer with a predictor and a joint network", kind))
     }
 
     /// Returns the head of a CTC model; none for other models.

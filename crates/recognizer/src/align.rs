@@ -330,13 +330,13 @@ fn align_batch(model: &Model, examples: &[Example], batch: &[usize]) -> Result<V
     Ok(alignments?)
 }
 
-/// Bytes per site of a CTC alignment, for one utterance at a time.
+/// Bytes per site of a CTC alignment.
 ///
-/// A site is an encoder frame and a label position: its emission, its posterior, α and β of two
-/// states, and an arc of the best path.
+/// Utterances are aligned one after the other. A site is an encoder frame and a label position: its
+/// emission, its posterior, α and β of two states, and an arc of the best path.
 const CTC_BYTES_PER_SITE: usize = 96;
 
-/// Computes the best paths of a batch with the head of a CTC model.
+/// Computes the best paths of a batch in a CTC model.
 fn align_ctc_batch(
     model: &Model,
     rows: &Tensor,

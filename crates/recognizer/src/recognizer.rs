@@ -294,7 +294,7 @@ impl Recognizer {
         Some(ClassMask::new(&is_allowed))
     }
 
-    /// Returns the mask of the classes of the CTC head, which has one blank.
+    /// Returns the mask of the CTC head, which has one blank.
     pub(crate) fn ctc_mask(&self) -> Option<ClassMask> {
         self.class_mask(self.model.blank() as usize + 1)
     }

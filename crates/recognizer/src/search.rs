@@ -278,7 +278,7 @@ fn ctc_fusions(log_probs: &[&[f32]], classes: usize, weight: f32) -> decoding::R
     log_probs.par_iter().enumerate().map(utterance_fusions).collect()
 }
 
-/// Creates the greedy search with the CTC head of a model and its allowed classes.
+/// Creates the greedy search with the CTC head of a model.
 ///
 /// # Errors
 /// Those of [`CtcGreedySearch::new`] and [`CtcGreedySearch::with_mask`].

@@ -145,9 +145,9 @@ impl Recognizer {
     ///
     /// # Errors
     /// [`Error::Shape`](model::Error::Shape) for a search other than greedy (in a CTC model, with
-    /// its head) or a beam with the joint network only, windows that are too short, or an invalid time;
-    /// [`Error::Decoding`](model::Error::Decoding) for a kind of beam search that cannot stream;
-    /// those of the front end.
+    /// its head) or a beam with the joint network only, windows that are too short, or an invalid
+    /// time; [`Error::Decoding`](model::Error::Decoding) for a kind of beam search that cannot
+    /// stream; those of the front end.
     pub fn stream(&self, options: &StreamingOptions) -> Result<StreamingRecognizer> {
         if options.latest.is_some_and(|latest| latest.is_nan() || latest < 0.0) {
             let expected = "a number of seconds, at least 0, or none";

@@ -7,7 +7,7 @@ use unicode_script::{Script, UnicodeScript};
 use crate::words::WORD_MARK;
 use crate::{Error, Result};
 
-/// Selects the tokens that a recognizer may emit, a lock to a language.
+/// Selects the tokens that a recognizer may emit (language lock).
 ///
 /// | token | allowed if |
 /// |---|---|
@@ -40,7 +40,7 @@ pub struct TokenFilter {
 }
 
 impl TokenFilter {
-    /// Allows the characters of a script, in addition to those of earlier calls.
+    /// Allows the characters of a script as well.
     ///
     /// `name` is that of Unicode, such as `Latin` or `Latn`; upper and lower case are the same, and
     /// `-` is the same as `_`.
@@ -57,7 +57,7 @@ impl TokenFilter {
         Ok(self)
     }
 
-    /// Allows characters, in addition to those of earlier calls.
+    /// Allows further characters.
     pub fn allow_characters(mut self, characters: impl IntoIterator<Item = char>) -> Self {
         self.characters.extend(characters);
         self
@@ -96,7 +96,7 @@ impl TokenFilter {
         Ok(is_allowed)
     }
 
-    /// Returns whether a token that is no special word has only allowed characters.
+    /// Returns whether all characters of a token are allowed.
     fn allows_token(&self, token: &str) -> bool {
         if self.scripts.is_empty() && self.characters.is_empty() {
             return true;
@@ -168,8 +168,9 @@ mod tests {
         // The byte tokens are special words of this tokenizer, as all words in angle brackets.
         assert_eq!(allowed(&filter("Cyrillic"), &tokenizer), ["2", "<0x41>", "<0xd0>", "<unk>", "два"]);
         assert_eq!(allowed(&filter("han"), &tokenizer), ["2", "<0x41>", "<0xd0>", "<unk>", "二", "好。"]);
-        let both = filter("latin").allow_script("cyrillic").unwrap();
-        assert!(allowed(&both, &tokenizer).contains(&"два") && allowed(&both, &tokenizer).contains(&"two"));
+        let latin_and_cyrillic = filter("latin").allow_script("cyrillic").unwrap();
+        let tokens = allowed(&latin_and_cyrillic, &tokenizer);
+        assert!(tokens.contains(&"два") && tokens.contains(&"two"));
         let characters = filter("latin").allow_characters("二".chars());
         assert!(allowed(&characters, &tokenizer).contains(&"二"));
     }

@@ -18,7 +18,8 @@ use crate::{AlignedLabel, Error, LabelAlignment, Result, Targets, error::expect_
 /// let label = alignments[0].as_ref().unwrap().labels[0];
 /// assert_eq!(label.frame, 1);
 /// // Paths 010 and 011, of 100, 110, 111, 010, 011 and 001.
-/// assert!((label.confidence - 0.72 / (0.2 * 0.1 * 0.7 + 0.2 * 0.9 + 0.72 + 0.8 * 0.1 * 0.3)).abs() < 1e-6);
+/// let sum_of_all_paths = 0.2 * 0.1 * 0.7 + 0.2 * 0.9 + 0.72 + 0.8 * 0.1 * 0.3;
+/// assert!((label.confidence - 0.72 / sum_of_all_paths).abs() < 1e-6);
 /// # Ok::<(), rnnt_loss::Error>(())
 /// ```
 ///

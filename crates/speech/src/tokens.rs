@@ -349,8 +349,8 @@ impl Tokenizer {
     ///
     /// # Errors
     /// Other JSON, another format, no token, a duplicate or malformed token, merges of unknown
-    /// tokens, a number of scores that differs from that of tokens, or a damaged file of an imported
-    /// tokenizer.
+    /// tokens, a number of scores that differs from that of tokens, or a damaged file of an
+    /// imported tokenizer.
     pub fn from_json(json: &str) -> Result<Self> {
         let stored = StoredTokenizer::from_json(json)?;
         if stored.kind.is_imported() { Self::from_stored_file(stored) } else { Self::build(stored) }

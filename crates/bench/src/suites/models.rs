@@ -1,8 +1,10 @@
 //! Benchmark suites of models: greedy search, recognition lattices, training steps.
 use super::{SuiteOptions, thousands};
 use crate::case::{
-    Case, CaseWork, DecodeWork, Family, GreedyVariant, Method, Plan, PlotMark, RecognitionWork, TrainWork,
+    Case, CaseWork, DecodeWork, EncodeWork, Family, GreedyVariant, Method, Plan, PlotMark, RecognitionWork,
+    TrainWork,
 };
+use crate::encode::FRAMES_PER_SECOND;
 
 const DECODE_BATCHES: [usize; 4] = [1, 4, 16, 32];
 const DECODE_QUICK: [usize; 2] = [1, 4];
@@ -80,4 +82,41 @@ pub(super) fn train(options: &SuiteOptions) -> Plan {
     };
     let cases = works.into_iter().map(case).collect();
     Plan { suite: "train", title: "Training, MLPerf's RNN-T", axis: "batch size", cases }
+}
+
+/// Cases of the suite `encoder`: encoders like those of public models, one utterance.
+///
+/// candle takes part in the shortest case only; quick: a small encoder.
+pub(super) fn encoder(options: &SuiteOptions) -> Plan {
+    let small = EncodeWork { layers: 2, width: 128, mels: 80, frames: 1000 };
+    let medium = |frames| EncodeWork { layers: 17, width: 512, mels: 80, frames };
+    let large = |frames| EncodeWork { layers: 24, width: 1024, mels: 128, frames };
+    let works = match options.quick {
+        true => vec![("small", small)],
+        false => vec![
+            ("110m", medium(3000)),
+            ("110m", medium(30_000)),
+            ("0.6b", large(3000)),
+            ("0.6b", large(30_000)),
+        ],
+    };
+    let case = |(name, work): (&str, EncodeWork)| {
+        let seconds = work.frames / FRAMES_PER_SECOND;
+        let mut systems =
+            vec![("panda", Method::Encode { bf16: false }), ("panda-bf16", Method::Encode { bf16: true })];
+        if work.width <= 512 && work.frames <= 3000 {
+            systems.push(("candle", Method::Baseline));
+        }
+        Case {
+            name: format!("{name}, {seconds} s"),
+            mark: Some(PlotMark {
+                x: (work.frames * work.width) as f64,
+                label: format!("{name}, {seconds} s"),
+            }),
+            work: CaseWork::Encode(work),
+            systems: systems.into_iter().map(|(name, method)| options.system(name, method)).collect(),
+        }
+    };
+    let cases = works.into_iter().map(case).collect();
+    Plan { suite: "encoder", title: "FastConformer encoders", axis: "model and utterance", cases }
 }

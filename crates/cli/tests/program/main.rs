@@ -5,6 +5,7 @@ mod audio;
 mod average;
 mod bad_items;
 mod commands;
+mod conversion;
 mod decoding;
 #[path = "../../../speech/tests/suite/encoded.rs"]
 mod encoded;
@@ -21,6 +22,9 @@ mod mutants;
 mod output_names;
 mod pipes_and_signals;
 mod prepare;
+#[path = "../../../model/tests/suite/pretrained_models.rs"]
+#[allow(dead_code)]
+mod pretrained_models;
 mod shards;
 mod special_files;
 mod system_errors;

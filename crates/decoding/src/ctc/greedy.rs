@@ -182,8 +182,8 @@ impl CtcGreedySearch {
                 && stream.frames <= crate::greedy::MAX_COUNT;
             if !is_valid {
                 let expected = format!("a state of a search over {} classes", self.classes);
-                let found = format!("{stream:?}");
-                return Err(Error::Stream { expected, found }.in_utterance(b));
+                let error = Error::Stream { expected, found: format!("{stream:?}") };
+                return Err(error.in_utterance(b));
             }
         }
         self.run(streams, chunks)

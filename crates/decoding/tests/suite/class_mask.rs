@@ -100,7 +100,7 @@ impl JointScorer for CompactJoint {
     }
 }
 
-/// A model, a mask of its classes, and the model without the forbidden classes.
+/// A model with a mask, and the model without the forbidden classes.
 struct Case {
     name: &'static str,
     model: DecodingModel,
@@ -143,7 +143,7 @@ impl Case {
             .map(|scores| vec![Fusion { scorer: Arc::new(ClassScores::new(scores).unwrap()), weight: 0.8 }])
     }
 
-    /// Asserts that labels of the masked model are those of the compact one.
+    /// Asserts that both models have the same labels.
     fn assert_equal_labels(&self, masked: &[DecodedToken], compact: &[DecodedToken]) {
         let context = |what: &str| format!("{}: {what}: {masked:?} {compact:?}", self.name);
         assert_eq!(masked.len(), compact.len(), "{}", context("labels"));
@@ -225,11 +225,11 @@ fn greedy_search_is_that_of_the_model_without_the_forbidden_classes() {
             };
             let compact_options = GreedyOptions { fusion: compact_fusion, ..options.clone() };
             let mut search = GreedySearch::new(case.masked(), options.clone()).unwrap();
-            let found = search.decode(&[&case.rows]).unwrap().get(0);
+            let masked = search.decode(&[&case.rows]).unwrap().get(0);
             let mut compact = GreedySearch::new(case.compact.clone(), compact_options).unwrap();
             let expected = compact.decode(&[&case.rows]).unwrap().get(0);
-            case.assert_equal_labels(&found.labels, &expected.labels);
-            assert_eq!(found.end_frame, expected.end_frame);
+            case.assert_equal_labels(&masked.labels, &expected.labels);
+            assert_eq!(masked.end_frame, expected.end_frame);
             let reference = greedy(&case.masked(), &case.rows, &options).unwrap();
             case.assert_equal_labels(&reference.labels, &expected.labels);
             // Without a mask, the search emits a forbidden label in most cases.
@@ -241,7 +241,7 @@ fn greedy_search_is_that_of_the_model_without_the_forbidden_classes() {
             for chunk in case.rows.chunks(7 * case.model.frame_width()) {
                 labels.extend_from_slice(search.advance(&mut [&mut stream], &[chunk]).unwrap().labels(0));
             }
-            assert_eq!(labels, found.labels, "{}", case.name);
+            assert_eq!(labels, masked.labels, "{}", case.name);
         }
     }
     assert!(num_changed > 60, "{num_changed}");
@@ -272,13 +272,13 @@ fn beams_are_those_of_the_model_without_the_forbidden_classes() {
             let compact_options = BeamOptions { fusion: compact_fusion, ..options.clone() };
             let Ok(mut search) = BeamSearch::new(case.masked(), options) else { continue };
             num_searches += 1;
-            let found = search.decode(&[&case.rows]).unwrap()[0].clone();
+            let masked = search.decode(&[&case.rows]).unwrap()[0].clone();
             let mut compact = BeamSearch::new(case.compact.clone(), compact_options).unwrap();
             let expected = &compact.decode(&[&case.rows]).unwrap()[0];
-            assert_eq!(found.hypotheses.len(), expected.hypotheses.len(), "{} {kind:?}", case.name);
-            for (found, expected) in found.hypotheses.iter().zip(&expected.hypotheses) {
-                case.assert_equal_labels(&found.labels, &expected.labels);
-                assert!((found.log_prob - expected.log_prob).abs() < 1e-4, "{} {kind:?}", case.name);
+            assert_eq!(masked.hypotheses.len(), expected.hypotheses.len(), "{} {kind:?}", case.name);
+            for (masked, expected) in masked.hypotheses.iter().zip(&expected.hypotheses) {
+                case.assert_equal_labels(&masked.labels, &expected.labels);
+                assert!((masked.log_prob - expected.log_prob).abs() < 1e-4, "{} {kind:?}", case.name);
             }
         }
     }
@@ -324,7 +324,7 @@ fn masked_ctc_searches_are_those_of_renormalized_rows_without_the_classes() {
             })
             .collect();
         let search = CtcGreedySearch::new(classes, blank).unwrap().with_mask(mask.clone()).unwrap();
-        let found = search.decode(&[&rows]).unwrap().remove(0);
+        let masked = search.decode(&[&rows]).unwrap().remove(0);
         let expected = CtcGreedySearch::new(4, 3).unwrap().decode(&[&compact]).unwrap().remove(0);
         let labels = |labels: &[DecodedToken]| -> Vec<(u32, usize)> {
             labels.iter().map(|label| (label.label, label.frame)).collect()
@@ -332,20 +332,20 @@ fn masked_ctc_searches_are_those_of_renormalized_rows_without_the_classes() {
         let mapped = |labels: &[DecodedToken]| -> Vec<(u32, usize)> {
             labels.iter().map(|label| (kept[label.label as usize], label.frame)).collect()
         };
-        assert_eq!(labels(&found.labels), mapped(&expected.labels));
-        for (found, expected) in found.labels.iter().zip(&expected.labels) {
-            assert!((found.log_prob - expected.log_prob).abs() < 1e-5);
+        assert_eq!(labels(&masked.labels), mapped(&expected.labels));
+        for (masked, expected) in masked.labels.iter().zip(&expected.labels) {
+            assert!((masked.log_prob - expected.log_prob).abs() < 1e-5);
         }
         // A beam over renormalized rows.
         let mut masked_rows = rows.clone();
         mask.renormalize(&mut masked_rows);
         let options = CtcBeamOptions { blank, width: 6, nbest: 3, ..CtcBeamOptions::default() };
         let compact_options = CtcBeamOptions { blank: 3, ..options.clone() };
-        let found = &ctc_beam(&[&masked_rows], classes, &options).unwrap()[0];
+        let masked = &ctc_beam(&[&masked_rows], classes, &options).unwrap()[0];
         let expected = &ctc_beam(&[&compact], 4, &compact_options).unwrap()[0];
-        for (found, expected) in found.hypotheses.iter().zip(&expected.hypotheses) {
-            assert_eq!(labels(&found.labels), mapped(&expected.labels));
-            assert!((found.log_prob - expected.log_prob).abs() < 1e-4);
+        for (masked, expected) in masked.hypotheses.iter().zip(&expected.hypotheses) {
+            assert_eq!(labels(&masked.labels), mapped(&expected.labels));
+            assert!((masked.log_prob - expected.log_prob).abs() < 1e-4);
         }
         // All classes allowed: no bit changes.
         let mut unchanged = rows.clone();

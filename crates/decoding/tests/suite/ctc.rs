@@ -323,7 +323,7 @@ fn reference_greedy(scores: &[f32], classes: usize, blank: u32) -> Vec<(u32, usi
     runs.filter(|&(class, ..)| class != blank).collect()
 }
 
-/// Asserts that a search has found the labels and frames of the reference.
+/// Asserts that labels, frames and log-probabilities are those of the reference.
 fn assert_reference(labels: &[decoding::DecodedToken], expected: &[(u32, usize, f64)]) {
     assert_eq!(labels.len(), expected.len());
     for (actual, &(label, frame, log_prob)) in labels.iter().zip(expected) {
@@ -342,15 +342,17 @@ fn greedy_search_of_logits_matches_the_definition() {
             log_probs.iter().enumerate().map(|(i, p)| p + (i / classes) as f32 * 0.25 - 3.0).collect();
         logits[10 * classes..12 * classes].fill(1.5);
         let search = CtcGreedySearch::new(classes, blank).unwrap();
-        let found = search.decode(&[&logits, &[], &log_probs]).unwrap();
-        assert_reference(&found[0].labels, &reference_greedy(&logits, classes, blank));
-        assert_reference(&found[2].labels, &reference_greedy(&log_probs, classes, blank));
-        assert!(found[0].labels.len() > 10 && found[0].end_frame == 60 && found[1].end_frame == 0);
+        let hypotheses = search.decode(&[&logits, &[], &log_probs]).unwrap();
+        assert_reference(&hypotheses[0].labels, &reference_greedy(&logits, classes, blank));
+        assert_reference(&hypotheses[2].labels, &reference_greedy(&log_probs, classes, blank));
+        assert!(
+            hypotheses[0].labels.len() > 10 && hypotheses[0].end_frame == 60 && hypotheses[1].end_frame == 0
+        );
         let labels = |hypothesis: &decoding::Hypothesis| {
             hypothesis.labels.iter().map(|label| (label.label, label.frame)).collect::<Vec<_>>()
         };
         let plain = ctc_greedy(&[&log_probs], classes, blank).unwrap();
-        assert_eq!(labels(&plain[0]), labels(&found[2]));
+        assert_eq!(labels(&plain[0]), labels(&hypotheses[2]));
     }
 }
 
@@ -359,7 +361,7 @@ fn greedy_streams_have_the_labels_of_the_whole_for_any_chunks() {
     let (classes, blank) = (4, 1);
     let utterances = [random_log_probs(80, classes, 5, 3.0), random_log_probs(50, classes, 6, 3.0)];
     let search = CtcGreedySearch::new(classes, blank).unwrap();
-    let whole = search.decode(&[&utterances[0], &utterances[1]]).unwrap();
+    let hypotheses = search.decode(&[&utterances[0], &utterances[1]]).unwrap();
     for sizes in [&[1][..], &[3, 0, 7], &[80]] {
         let (mut streams, mut labels) = ([search.stream(), search.stream()], [vec![], vec![]]);
         let mut start = 0;
@@ -372,17 +374,18 @@ fn greedy_streams_have_the_labels_of_the_whole_for_any_chunks() {
             // The state may be stored between chunks.
             streams =
                 streams.map(|stream| serde_json::from_str(&serde_json::to_string(&stream).unwrap()).unwrap());
-            let found = search
+            let new_hypotheses = search
                 .advance(&mut streams.iter_mut().collect::<Vec<_>>(), &[&chunks[0], &chunks[1]])
                 .unwrap();
-            labels.iter_mut().zip(found).for_each(|(labels, found)| labels.extend(found.labels));
+            let new_labels = new_hypotheses.into_iter().map(|hypothesis| hypothesis.labels);
+            labels.iter_mut().zip(new_labels).for_each(|(labels, new_labels)| labels.extend(new_labels));
             start += size;
             if start >= 80 {
                 break;
             }
         }
         assert_eq!(streams.each_ref().map(|stream| stream.frames()), [80, 50]);
-        assert_eq!(labels.each_ref(), [&whole[0].labels, &whole[1].labels], "{sizes:?}");
+        assert_eq!(labels.each_ref(), [&hypotheses[0].labels, &hypotheses[1].labels], "{sizes:?}");
     }
 }
 
@@ -408,8 +411,8 @@ fn invalid_chunks_and_states_are_errors_and_leave_streams_unchanged() {
     assert!(error.contains("expected whole rows of 3"), "{error}");
     let error = search.advance(&mut [], &[&rows]).unwrap_err();
     assert!(matches!(error, Error::Count { argument: "chunks", .. }), "{error}");
-    let mut other = CtcGreedySearch::new(4, 0).unwrap().stream();
-    let error = search.advance(&mut [&mut other], &[&rows]).unwrap_err().to_string();
+    let mut stream = CtcGreedySearch::new(4, 0).unwrap().stream();
+    let error = search.advance(&mut [&mut stream], &[&rows]).unwrap_err().to_string();
     assert!(error.contains("a search over 3 classes"), "{error}");
     assert!(matches!(CtcGreedySearch::new(3, 3), Err(Error::Blank { .. })));
 }

@@ -3,7 +3,6 @@ use decoding::{CtcGreedySearch, Hypothesis};
 use serde::Deserialize;
 
 use super::check::NemoCheck;
-use crate::case::StoredTensor;
 use crate::error::{Error, RunError};
 use crate::mlperf::Tolerance;
 

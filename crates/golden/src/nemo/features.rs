@@ -180,7 +180,9 @@ fn compare_edge(
     Ok(())
 }
 
-/// Returns the first frames of matrix `b` of `[B, dim, T]` or `[dim, T]`, as `[frames, dim]`.
+/// Returns the first frames of a stored matrix as `[frames, dim]`.
+///
+/// It is matrix `b` of `[B, dim, T]`, or `[dim, T]`.
 fn columns(tensor: &StoredTensor, b: usize, frames: usize, dim: usize) -> Vec<f64> {
     let width = tensor.shape.last().copied().unwrap_or(0);
     let matrix = tensor.values.get(b * dim * width..(b + 1) * dim * width).unwrap_or_default();

@@ -80,9 +80,7 @@ impl NemoModel {
         Ok(model)
     }
 
-    /// Returns true for a model without a transducer.
-    ///
-    /// It gets a random predictor, which is not compared.
+    /// Returns true for a CTC model.
     pub(super) fn is_ctc_only(&self) -> bool {
         self.json["joint"].is_null()
     }
@@ -92,12 +90,9 @@ impl NemoModel {
         self.is_ctc_only() || !self.json["aux_ctc"].is_null()
     }
 
-    /// Returns the factor of the CTC loss in the total loss.
+    /// Returns the factor of the auxiliary CTC loss in the total loss.
     pub(super) fn ctc_weight(&self) -> f64 {
-        match self.is_ctc_only() {
-            true => 1.0,
-            false => self.json["aux_ctc"]["ctc_loss_weight"].as_f64().unwrap_or(0.0),
-        }
+        self.json["aux_ctc"]["ctc_loss_weight"].as_f64().unwrap_or(0.0)
     }
 
     /// Returns the configuration of the encoder.
@@ -118,8 +113,11 @@ impl NemoModel {
         let (json, config) = (&self.json, &mut self.config);
         config.input.features.mels = json["encoder"]["feat_in"].as_u64().unwrap_or(0) as usize;
         (config.input.rows.stack, config.input.rows.stride) = (1, 1);
-        config.terms.ctc_weight =
-            if json["joint"].is_null() || !json["aux_ctc"].is_null() { 1.0 } else { 0.0 };
+        if json["joint"].is_null() {
+            (config.joint, config.loss.kind) = (None, LossKind::Ctc);
+            return Ok(());
+        }
+        config.terms.ctc_weight = if json["aux_ctc"].is_null() { 0.0 } else { 1.0 };
         let count = |value: &Value| value.as_u64().unwrap_or(0) as usize;
         let (decoder, joint) = (&json["decoder"], &json["joint"]);
         let width = count(&decoder["prednet"]["pred_hidden"]).max(1);
@@ -140,10 +138,8 @@ impl NemoModel {
                 dropout: 0.0,
             }),
         });
-        if joint.is_null() {
-            return Ok(());
-        }
-        config.joint.width = count(&joint["jointnet"]["joint_hidden"]);
+        let joint_width = count(&joint["jointnet"]["joint_hidden"]);
+        config.joint = Some(JointConfig { width: joint_width, dropout: 0.0 });
         config.loss.options.activation = match joint["jointnet"]["activation"].as_str() {
             Some("relu") => ActivationKind::Relu,
             Some("tanh") => ActivationKind::Tanh,
@@ -222,9 +218,7 @@ impl NemoModel {
                 return Err(RunError::Failed(format!("{name}: expected {} fewer values", rest.len())));
             }
         }
-        let is_missing =
-            |name: &&String| !values.contains_key(*name) && !(self.is_ctc_only() && !is_in_ctc_model(name));
-        match self.shapes.keys().find(is_missing) {
+        match self.shapes.keys().find(|name| !values.contains_key(*name)) {
             Some(name) => Err(RunError::Failed(format!("{name}: expected values, found none"))),
             None => Ok(values),
         }
@@ -284,11 +278,6 @@ impl NemoModel {
         let vb = builder(variables);
         Ok(predictor.build(self.labels + 1, self.labels as u32, &vb.pp("predictor"))?)
     }
-}
-
-/// Returns true for the parameters of encoder and CTC head.
-fn is_in_ctc_model(name: &str) -> bool {
-    name.starts_with("encoder.") || name.starts_with("ctc.")
 }
 
 /// Returns a builder of layers over variables.

@@ -100,21 +100,9 @@ impl NetworkRun<'_> {
         suffix: &str,
         tolerance: Tolerance,
     ) -> Result<(), RunError> {
-        for name in self.case.tensors.keys() {
-            // With unequal sides, NeMo's local attention has wrong positions: `enc_as_nemo`.
-            let (kind, style) = match name.split('_').next() {
-                Some("local" | "limited") => ("enc", "regular"),
-                Some("stream") => ("offline", self.nemo.attention_style()),
-                _ => continue,
-            };
-            let Some(limits) = name.strip_suffix(&format!(".{kind}{suffix}")) else { continue };
-            let sides: Vec<i64> = limits.split('_').skip(1).filter_map(|side| side.parse().ok()).collect();
-            let &[left, right] = &sides[..] else {
-                return Err(RunError::Failed(format!("{name}: expected two limits")));
-            };
-            let attention: AttentionLimits = attention_limits(style, left, right);
+        for (name, attention) in attention_variants(self.nemo, self.case, suffix)? {
             let config = FastConformerEncoderConfig { attention, ..self.nemo.encoder_config() };
-            self.compare_rows(check, name, &self.encode_all(&config)?, tolerance);
+            self.compare_rows(check, &name, &self.encode_all(&config)?, tolerance);
         }
         Ok(())
     }
@@ -239,7 +227,7 @@ impl NetworkRun<'_> {
 
     /// Computes the logits of all sites: labels, blank and durations.
     fn logits(&self, frames: &[f64], positions: &[f64]) -> Result<Vec<f64>, RunError> {
-        let width = self.nemo.config.joint.width;
+        let width = self.nemo.config.joint.as_ref().map_or(1, |joint| joint.width);
         let is_relu = self.nemo.config.loss.options.activation == model::config::ActivationKind::Relu;
         let activation = |x: f64| if is_relu { x.max(0.0) } else { x.tanh() };
         let mut hidden = Vec::new();
@@ -269,12 +257,36 @@ impl NetworkRun<'_> {
         let (weight, bias) = (values("weight")?, values("bias")?);
         let width = weight.len() / bias.len();
         let outputs = rows.chunks_exact(width).flat_map(|row| {
-            weight.chunks_exact(width).zip(&bias).map(|(weight, bias)| {
+            weight.chunks_exact(width).zip(&bias).map(move |(weight, bias)| {
                 bias + weight.iter().zip(row).map(|(weight, x)| weight * x).sum::<f64>()
             })
         });
         Ok(outputs.collect())
     }
+}
+
+/// Returns the names of stored rows with other limits of attention, and these limits.
+pub(super) fn attention_variants(
+    nemo: &NemoModel,
+    case: &NemoCase,
+    suffix: &str,
+) -> Result<Vec<(String, AttentionLimits)>, RunError> {
+    let mut variants = Vec::new();
+    for name in case.tensors.keys() {
+        // With unequal sides, NeMo's local attention has wrong positions: `enc_as_nemo`.
+        let (kind, style) = match name.split('_').next() {
+            Some("local" | "limited") => ("enc", "regular"),
+            Some("stream") => ("offline", nemo.attention_style()),
+            _ => continue,
+        };
+        let Some(limits) = name.strip_suffix(&format!(".{kind}{suffix}")) else { continue };
+        let sides: Vec<i64> = limits.split('_').skip(1).filter_map(|side| side.parse().ok()).collect();
+        let &[left, right] = &sides[..] else {
+            return Err(RunError::Failed(format!("{name}: expected two limits")));
+        };
+        variants.push((name.clone(), attention_limits(style, left, right)));
+    }
+    Ok(variants)
 }
 
 /// Copies all elements as `f64`.
@@ -292,7 +304,7 @@ fn valid_rows(rows: &Tensor, lengths: &[usize]) -> Result<Vec<Vec<f64>>, RunErro
 }
 
 /// Returns the first rows of each utterance of a stored padded batch.
-fn stored_rows(stored: &StoredTensor, lengths: &[usize]) -> Vec<Vec<f64>> {
+pub(super) fn stored_rows(stored: &StoredTensor, lengths: &[usize]) -> Vec<Vec<f64>> {
     let width = stored.shape.last().copied().unwrap_or(0);
     let utterance_len = stored.values.len() / lengths.len().max(1);
     let utterances = lengths.iter().enumerate();

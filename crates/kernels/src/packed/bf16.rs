@@ -60,7 +60,9 @@ impl<F: Real> OperandFormat<F> for Bf16Format {
     }
 
     fn multiply(out: ViewMut<F>, left: &[Tile], right: &[Tile], depth: usize, accumulate: Accumulate) {
-        F::bf16_product(Bf16::best(), out, (left, right), depth.div_ceil(DEPTH), accumulate);
+        let step_tiles = depth.div_ceil(DEPTH);
+        let [left, right] = [left, right].map(|tiles| TilePanels { tiles, panel_stride: step_tiles });
+        F::bf16_product(Bf16::best(), out, (left, right), step_tiles, accumulate);
     }
 }
 
@@ -107,12 +109,26 @@ pub(crate) fn pack_tile_f32(
     }
 }
 
+/// Micro-panels of an operand: consecutive tiles of steps, `panel_stride` tiles from one to the next.
+#[derive(Clone, Copy, Debug)]
+pub struct TilePanels<'a> {
+    pub(crate) tiles: &'a [Tile],
+    pub(crate) panel_stride: usize,
+}
+
+impl<'a> TilePanels<'a> {
+    /// Returns the first `step_tiles` tiles of the two micro-panels from row or column `first` on.
+    fn pair(&self, first: usize, step_tiles: usize) -> [&'a [Tile]; 2] {
+        [0, 1].map(|i| &self.tiles[(first / TILE_SIDE + i) * self.panel_stride..][..step_tiles])
+    }
+}
+
 /// Computes `out (=|+=) left · right` over `step_tiles` tiles of the sum.
 pub(crate) fn product_f32(
     level: Bf16,
     out: ViewMut<f32>,
-    left: &[Tile],
-    right: &[Tile],
+    left: TilePanels,
+    right: TilePanels,
     step_tiles: usize,
     accumulate: Accumulate,
 ) {
@@ -121,7 +137,7 @@ pub(crate) fn product_f32(
         #[cfg(target_arch = "x86_64")]
         Bf16::Avx512(token) => {
             for_each_block(out, left, right, step_tiles, accumulate, |left, right| {
-                avx512::multiply_block(token, left, right, step_tiles)
+                avx512::multiply_block(token, left, right)
             });
         }
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -175,8 +191,8 @@ fn to_bf16<F: Real>(value: F) -> u16 {
 /// Portable product in plain loops, over `step_tiles` tiles of the sum.
 pub(crate) fn product_plain<F: Real>(
     out: ViewMut<F>,
-    left: &[Tile],
-    right: &[Tile],
+    left: TilePanels,
+    right: TilePanels,
     step_tiles: usize,
     accumulate: Accumulate,
 ) {
@@ -186,9 +202,8 @@ pub(crate) fn product_plain<F: Real>(
         for (index, sum) in block.iter_mut().enumerate() {
             let (row, col) = (index / BLOCK_SIDE, index % BLOCK_SIDE);
             for step_tile in 0..step_tiles {
-                let left_row =
-                    &left[row / TILE_SIDE * step_tiles + step_tile].0[row % TILE_SIDE * DEPTH..][..DEPTH];
-                let right_pairs = &right[col / TILE_SIDE * step_tiles + step_tile].0[2 * (col % TILE_SIDE)..];
+                let left_row = &left[row / TILE_SIDE][step_tile].0[row % TILE_SIDE * DEPTH..][..DEPTH];
+                let right_pairs = &right[col / TILE_SIDE][step_tile].0[2 * (col % TILE_SIDE)..];
                 for (pair, left) in left_row.chunks_exact(2).enumerate() {
                     let right = &right_pairs[pair * DEPTH..];
                     *sum += to_f32(left[0]) * to_f32(right[0]) + to_f32(left[1]) * to_f32(right[1]);
@@ -208,17 +223,16 @@ pub(crate) fn product_plain<F: Real>(
 /// ```
 fn for_each_block<F: Real>(
     out: ViewMut<F>,
-    left: &[Tile],
-    right: &[Tile],
+    left: TilePanels,
+    right: TilePanels,
     step_tiles: usize,
     accumulate: Accumulate,
-    kernel: impl Fn(&[Tile], &[Tile]) -> [f32; BLOCK_SIDE * BLOCK_SIDE],
+    kernel: impl Fn([&[Tile]; 2], [&[Tile]; 2]) -> [f32; BLOCK_SIDE * BLOCK_SIDE],
 ) {
     let ViewMut { data, rows, cols, stride } = out;
     for row in (0..rows).step_by(BLOCK_SIDE) {
         for col in (0..cols).step_by(BLOCK_SIDE) {
-            let left = &left[row / TILE_SIDE * step_tiles..][..2 * step_tiles];
-            let block = kernel(left, &right[col / TILE_SIDE * step_tiles..][..2 * step_tiles]);
+            let block = kernel(left.pair(row, step_tiles), right.pair(col, step_tiles));
             let out = &mut data[row * stride + col..];
             write_block(&block, OutputTile { out, rows: rows - row, cols: cols - col, stride, accumulate });
         }
@@ -255,7 +269,16 @@ mod tests {
                     out
                 },
                 |out, left: &Vec<Tile>, right, depth, accumulate| {
-                    product_f32(level, out, left, right, depth.div_ceil(DEPTH), accumulate)
+                    let panel_stride = depth.div_ceil(DEPTH);
+                    let left = TilePanels { tiles: left, panel_stride };
+                    product_f32(
+                        level,
+                        out,
+                        left,
+                        TilePanels { tiles: right, panel_stride },
+                        panel_stride,
+                        accumulate,
+                    )
                 },
                 1e-4,
             );

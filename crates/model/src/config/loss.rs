@@ -85,7 +85,7 @@ impl LossKind {
         }
     }
 
-    /// Returns true for a CTC model, which has neither predictor nor joint network.
+    /// Returns true for CTC, which has no predictor and no joint network.
     pub fn is_ctc(&self) -> bool {
         matches!(self, Self::Ctc)
     }

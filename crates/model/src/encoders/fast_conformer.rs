@@ -1,6 +1,7 @@
 //! The FastConformer encoder: its layers over ragged batches, without padding.
 mod attention_limits;
 mod config;
+mod inference;
 mod layer;
 mod subsampling;
 
@@ -8,6 +9,7 @@ pub use attention_limits::AttentionLimits;
 use candle_core::{DType, Tensor};
 use candle_nn::VarBuilder;
 pub use config::{ConvolutionNorm, DepthwiseSubsamplingConfig, FastConformerEncoderConfig};
+pub use inference::{EncodedRows, FastConformerStream, PackedFastConformer, ReadTensor};
 use layer::{FastConformerLayer, Positions};
 use subsampling::DepthwiseSubsampling;
 

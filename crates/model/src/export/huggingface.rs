@@ -76,7 +76,7 @@ fn write_safetensors(weights: &ExportWeights, file: &mut dyn Write) -> io::Resul
     tensors.iter().try_for_each(|(_, tensor)| file.write_all(&weights.bytes(tensor)))
 }
 
-/// Returns true for a predictor that starts with an embedding of the blank.
+/// Returns true if the predictor starts with the blank's embedding.
 fn has_blank_embedding(architecture: &Architecture) -> bool {
     match &architecture.output {
         OutputArchitecture::Transducer(TransducerArchitecture {
@@ -208,7 +208,7 @@ fn add_transducer(
     Ok(())
 }
 
-/// Returns configurations of the feature extractor and of generation for a new folder.
+/// Returns the configurations of feature extractor and generation.
 fn created_files(architecture: &Architecture) -> Vec<(String, Vec<u8>)> {
     let extractor = match architecture.encoder.subsampling.causal {
         true => "NemotronAsrStreamingFeatureExtractor",

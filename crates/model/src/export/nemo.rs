@@ -11,7 +11,7 @@ use crate::{Error, Result};
 
 /// Extension of archives.
 const EXTENSION: &str = "nemo";
-/// Bytes that the content of a member is padded to a multiple of.
+/// Contents of members are padded to a multiple of these bytes.
 const TAR_BLOCK_BYTES: u64 = 512;
 /// Prefix of files that a configuration names.
 const FILE_PREFIX: &str = "nemo:";
@@ -89,13 +89,14 @@ fn small_members(export: &Export) -> Result<Vec<(String, Vec<u8>)>> {
         members.push(("tokenizer.model".into(), model.to_vec()));
     }
     if let Some(source) = source {
-        let others = source.files.iter().filter(|(name, _)| !names.iter().any(|(_, named)| named == *name));
-        members.extend(others.map(|(name, bytes)| (name.clone(), bytes.0.clone())));
+        let other_files =
+            source.files.iter().filter(|(name, _)| !names.iter().any(|(_, named)| named == *name));
+        members.extend(other_files.map(|(name, bytes)| (name.clone(), bytes.0.clone())));
     }
     Ok(members)
 }
 
-/// Returns keys and names of the files that a section names as `nemo:NAME`.
+/// Returns keys and names of files that are given as `nemo:NAME`.
 fn file_names(section: &Value) -> Vec<(String, String)> {
     let entries = section.as_object().into_iter().flatten();
     let name = |(key, value): (&String, &Value)| {
@@ -105,7 +106,9 @@ fn file_names(section: &Value) -> Vec<(String, String)> {
     entries.filter_map(name).collect()
 }
 
-/// Returns a list of pieces for a key of the configuration, which NeMo only checks for existence.
+/// Returns a list of pieces for a key of the configuration.
+///
+/// NeMo only checks that the file exists.
 fn vocabulary(pieces: &[String], key: &str) -> Vec<u8> {
     let line = |(id, piece): (usize, &String)| match key {
         // SentencePiece's list has scores, which decrease with the ids of BPE.

@@ -11,7 +11,7 @@ use super::weights::{ExportTensor, ExportWeights};
 
 /// Folder of all entries.
 const FOLDER: &str = "model_weights";
-/// Bytes that the start of a storage is a multiple of, as in torch.
+/// Storages begin at a multiple of these bytes, as in torch.
 const STORAGE_ALIGNMENT: u16 = 64;
 /// Id of the extra field with the padding, as in torch: `FB`.
 const PADDING_FIELD: u16 = 0x4246;

@@ -42,8 +42,8 @@ impl Archive {
     /// `scratch_folder` is for the decompressed archive.
     ///
     /// # Errors
-    /// [`Error::Io`]; [`Error::Conversion`] for a damaged archive, a link or another special member, a
-    /// path outside the archive, two members of one name.
+    /// [`Error::Io`]; [`Error::Conversion`] for a damaged archive, a link or another special
+    /// member, a path outside the archive, two members of one name.
     pub(crate) fn open(path: &Path, scratch_folder: &Path) -> Result<Self> {
         let mut file = open_regular(path).map_err(Error::io(path, "read the archive"))?;
         if has_gzip_magic(&mut file).map_err(Error::io(path, "read the archive"))? {
@@ -71,8 +71,8 @@ impl Archive {
             }
             if member.start.checked_add(member.length).is_none_or(|end| end > file_bytes) {
                 let expected = format!("{} bytes", member.length);
-                let found = format!("{}: truncated", file_bytes.saturating_sub(member.start));
-                return Err(Error::conversion(path, &name, expected, found));
+                let remaining = format!("{}: truncated", file_bytes.saturating_sub(member.start));
+                return Err(Error::conversion(path, &name, expected, remaining));
             }
             if members.insert(name.clone(), (member.start, member.length)).is_some() {
                 return Err(Error::conversion(path, &name, "one member of this name", "two"));

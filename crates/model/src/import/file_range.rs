@@ -1,9 +1,9 @@
-//! `FileRange`: a part of a file as a file of its own length.
+//! `FileRange`: a range of a file as a reader.
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::sync::Arc;
 
-/// A reader of a range of a file, such as a member of an archive.
+/// A reader of a range of a file, such as a member.
 #[derive(Debug, Clone)]
 pub(crate) struct FileRange {
     file: Arc<File>,

@@ -29,7 +29,7 @@ pub(crate) fn expected_tensor(name: &str, mels: usize) -> Option<(Vec<usize>, Ve
     }
 }
 
-/// Returns a tensor of the front end for a model that had none.
+/// Returns a tensor of the front end, for a model without it.
 pub(crate) fn computed_tensor(name: &str, mels: usize) -> Option<ImportedTensor> {
     let (shape, values) = expected_tensor(name, mels)?;
     let values: Vec<f32> = values.into_iter().map(|value| value as f32).collect();
@@ -37,7 +37,9 @@ pub(crate) fn computed_tensor(name: &str, mels: usize) -> Option<ImportedTensor>
     Some(ImportedTensor { dtype: Dtype::F32, shape, data })
 }
 
-/// Returns the index of the first value that differs by more than rounding to a dtype.
+/// Returns the index of the first value that differs.
+///
+/// Rounding to the dtype is no difference.
 pub(crate) fn first_difference(dtype: Dtype, stored: &[f32], expected: &[f64]) -> Option<usize> {
     let relative_tolerance = match dtype {
         Dtype::BF16 => 2f64.powi(-8),

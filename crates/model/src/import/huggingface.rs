@@ -53,7 +53,8 @@ const GENERAL_KEYS: [&str; 21] = [
 /// `has_blank_embedding` is true if the embedding of the blank is not zero.
 ///
 /// # Errors
-/// [`Error::Conversion`](crate::Error::Conversion) that names the first key with an unsupported value.
+/// [`Error::Conversion`](crate::Error::Conversion) that names the first key with an unsupported
+/// value.
 pub(crate) fn read(path: &Path, value: &Value, has_blank_embedding: bool) -> Result<Architecture> {
     let root = Section::root(path, value)?;
     let model_type = root.text("model_type", None)?;

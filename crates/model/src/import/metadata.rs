@@ -48,7 +48,7 @@ pub struct ImportedSource {
     /// Other files, such as the tokenizer's.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub files: BTreeMap<String, Base64Bytes>,
-    /// Dtypes of weights that are not F32, by their names in the layout.
+    /// Dtypes of weights that are not F32, by names of the layout.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub dtypes: BTreeMap<String, Dtype>,
     /// Tensors that are no parameters of the model: window, filter bank, counters of batches.

@@ -1,4 +1,4 @@
-//! Names and shapes of a model's parameters in other toolkits, in both directions.
+//! Names and shapes of parameters in other toolkits, in both directions.
 //!
 //! [`foreign_tensors`] groups the parameters of a model by the tensors of another layout. Import
 //! reads each parameter from its rows of a tensor; export writes a tensor from its parts.
@@ -90,7 +90,7 @@ pub(crate) struct NameOptions {
     pub is_streaming: bool,
     /// True for a model without predictor and joint network.
     pub is_ctc: bool,
-    /// True if NeMo's joint network has a dropout layer, which takes a number.
+    /// True if the joint network has a dropout layer, which NeMo numbers.
     pub has_joint_dropout: bool,
     /// Rows of zeros after the embeddings: NeMo's row of the blank.
     pub zero_rows: usize,
@@ -121,7 +121,7 @@ impl NameOptions {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ForeignTensor {
     pub shape: Vec<usize>,
-    /// Names of the parameters and the number of their rows (entries of the first axis), in order.
+    /// Names and numbers of rows of the parameters, in order.
     pub parts: Vec<(String, usize)>,
     /// Rows of zeros after them.
     pub zero_rows: usize,
@@ -188,7 +188,7 @@ pub(crate) fn foreign_name(name: &str, options: &NameOptions) -> Option<String> 
     Some(foreign + rest)
 }
 
-/// Returns the number and the rest of a name that begins with a pattern.
+/// Matches the start of a name; returns its number and the rest.
 fn match_name<'a>(pattern: &str, name: &'a str) -> Option<(Option<usize>, &'a str)> {
     let (number, rest) = match pattern.split_once("{}") {
         None => (None, name.strip_prefix(pattern)?),

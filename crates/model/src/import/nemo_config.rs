@@ -18,19 +18,19 @@ mod front_end;
 
 /// Names of model classes that are supported.
 const MODEL_CLASSES: [&str; 3] = ["EncDecRNNTBPEModel", "EncDecHybridRNNTCTCBPEModel", "EncDecCTCModelBPE"];
-/// First parts of the names of sections that change a model in unsupported ways.
+/// Prefixes of sections that change a model in unsupported ways.
 const UNSUPPORTED_SECTIONS: [&str; 6] =
     ["adapter", "prompt", "num_prompts", "initialize_prompt", "spk", "lang"];
 /// NeMo's weight of the auxiliary CTC loss if the configuration has none.
 const DEFAULT_CTC_WEIGHT: f64 = 0.5;
-/// The weight of the CTC loss of a head that the configuration does not train.
+/// The CTC weight of a head that the configuration does not train.
 const UNTRAINED_CTC_WEIGHT: f64 = 0.3;
 
 /// A configuration of NeMo.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct NemoConfig {
     pub architecture: Architecture,
-    /// Pieces of the tokenizer in the order of their ids, if the configuration lists them.
+    /// Pieces in the order of their ids, if the configuration lists them.
     pub pieces: Option<Vec<String>>,
     /// Name of the file of the SentencePiece model, without `nemo:`.
     pub tokenizer_file: Option<String>,

@@ -370,8 +370,8 @@ impl Machine<'_> {
             Value::Dict(_),
         ] = values[..]
         else {
-            let found: Vec<&str> = values.iter().take(MAX_AXES).map(|value| value.type_name()).collect();
-            return error("_rebuild_tensor_v2(storage, offset, shape, strides, ...)", found.join(", "));
+            let types: Vec<&str> = values.iter().take(MAX_AXES).map(|value| value.type_name()).collect();
+            return error("_rebuild_tensor_v2(storage, offset, shape, strides, ...)", types.join(", "));
         };
         let numbers = |ids: &[ValueId]| {
             let number = |&id: &ValueId| match self.values[id] {

@@ -1,4 +1,4 @@
-//! Reads the tensors of safetensors files, and of folders with an index of several.
+//! Reads tensors of a safetensors file, or of several with an index.
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -12,7 +12,7 @@ use speech::files::open_regular;
 use super::tensors::{Storage, StoredTensor, TensorFiles, contiguous_strides, element_bytes};
 use crate::{Error, Result};
 
-/// Largest header of a safetensors file in bytes, the limit of the crate `safetensors`.
+/// Largest header in bytes, the limit of the crate `safetensors`.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
 /// Bytes before the header: its length.
 const LENGTH_BYTES: u64 = 8;
@@ -26,11 +26,11 @@ struct HeaderEntry {
     data_offsets: (u64, u64),
 }
 
-/// Reads names and positions of the tensors of a file, which is one storage for each tensor.
+/// Reads names and positions of tensors; each is a storage.
 ///
 /// # Errors
-/// [`Error::Io`]; [`Error::Conversion`] for a damaged header, overlapping tensors, or a file of another
-/// length than that of the header.
+/// [`Error::Io`]; [`Error::Conversion`] for a damaged header, overlapping tensors, or a file of
+/// another length than that of the header.
 pub(crate) fn read(path: &Path) -> Result<TensorFiles> {
     let read_error = |error| Error::io(path, "read the tensors")(error);
     let invalid = |expected: String, found: String| Error::conversion(path, "header", expected, found);

@@ -171,8 +171,8 @@ fn choose_tokenizer<'a>(path: &Path, names: &[&'a str], name: Option<&str>) -> R
             Err(Error::conversion(path, "tokenizer", expected, "none; --tokenizer FILE names another file"))
         }
         _ => {
-            let found = candidates.iter().map(|name| **name).collect::<Vec<_>>().join(", ");
-            Err(Error::conversion(path, "tokenizer", "one file tokenizer.model", found))
+            let names = candidates.iter().map(|name| **name).collect::<Vec<_>>().join(", ");
+            Err(Error::conversion(path, "tokenizer", "one file tokenizer.model", names))
         }
     }
 }

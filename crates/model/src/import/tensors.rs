@@ -31,7 +31,7 @@ pub(crate) struct StoredTensor {
     pub first_element: u64,
 }
 
-/// A range of a file with the elements of one or more tensors.
+/// A range of a file: the elements of one or more tensors.
 #[derive(Debug, Clone)]
 pub(crate) struct Storage {
     pub file: Arc<File>,
@@ -191,7 +191,7 @@ impl Storage {
             .map_err(Error::io(&self.path, "read the tensors"))
     }
 
-    /// Compares the checksum of the range with the stored one, the first time.
+    /// Compares the checksum of the range, the first time.
     fn check_crc32(&self, name: &str) -> Result<()> {
         let Some(expected) = self.unchecked_crc32.get() else { return Ok(()) };
         let mut range = FileRange::new(self.file.clone(), self.start, self.bytes);
@@ -203,9 +203,10 @@ impl Storage {
                 count => hasher.update(&block[..count]),
             }
         }
-        let found = hasher.finalize();
-        if found != expected {
-            let (expected, found) = (format!("the checksum {expected:08x}"), format!("{found:08x}: damaged"));
+        let actual = hasher.finalize();
+        if actual != expected {
+            let (expected, found) =
+                (format!("the checksum {expected:08x}"), format!("{actual:08x}: damaged"));
             return Err(Error::conversion(&self.path, name, expected, found));
         }
         self.unchecked_crc32.set(None);

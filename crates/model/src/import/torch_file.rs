@@ -23,7 +23,7 @@ use crate::{Error, Result};
 /// Largest pickle in bytes.
 const MAX_PICKLE_BYTES: u64 = 64 << 20;
 
-/// An entry of the zip file, as a range of the whole file.
+/// An entry of the zip file, as a range of the file.
 struct ZipEntry {
     start: u64,
     bytes: u64,
@@ -35,8 +35,8 @@ struct ZipEntry {
 /// The checkpoint is `bytes` bytes of `file` from `start`; `path` and `name` are for messages.
 ///
 /// # Errors
-/// [`Error::Conversion`] for another format, unknown objects in the pickle, compressed entries, storages
-/// of another size, and tensors outside their storages.
+/// [`Error::Conversion`] for another format, unknown objects in the pickle, compressed entries,
+/// storages of another size, and tensors outside their storages.
 pub(crate) fn read(path: &Path, name: &str, file: &Arc<File>, start: u64, bytes: u64) -> Result<TensorFiles> {
     let invalid = |expected: &str, found: String| Error::conversion(path, name, expected, found);
     let zip_error = |error: zip::result::ZipError| invalid("a zip file of torch.save", error.to_string());
@@ -86,8 +86,8 @@ pub(crate) fn read(path: &Path, name: &str, file: &Arc<File>, start: u64, bytes:
     if let Some(entry) = entries.get(&format!("{folder}byteorder")).filter(|entry| entry.bytes < 32) {
         let byte_order = read_entry(entry)?;
         if byte_order != b"little" {
-            let found = String::from_utf8_lossy(&byte_order).into_owned();
-            return Err(invalid("the byte order little", found));
+            let order = String::from_utf8_lossy(&byte_order).into_owned();
+            return Err(invalid("the byte order little", order));
         }
     }
     let pickle_entry = &entries[pickle_name];

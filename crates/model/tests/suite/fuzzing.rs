@@ -7,7 +7,7 @@ use flate2::write::GzEncoder;
 use model::{Checkpoint, ImportOptions, ImportedModel, Layout};
 
 use super::mutants::fuzz;
-use super::pretrained_models::{Pretrained, RNNT, recipe};
+use super::pretrained_models::{Pretrained, RNNT, read_tensors, recipe};
 
 /// Parts of tar and zip files, pickles and configurations.
 const WORDS: &[&[u8]] = &[
@@ -146,6 +146,23 @@ fn damaged_folders_of_hugging_face_are_errors_or_models() {
         let is_config = bytes.first() == Some(&b'{');
         std::fs::write(&weights, if is_config { &valid_weights } else { bytes }).unwrap();
         std::fs::write(&config, if is_config { bytes } else { &valid_config }).unwrap();
+        import(&folder, &output);
+        let _ = &pretrained;
+    });
+}
+
+#[test]
+fn damaged_indices_are_errors_or_models() {
+    let pretrained = Pretrained::new(&recipe("convolution_norm = \"batch\"", RNNT));
+    let folder = pretrained.export("model.safetensors", Layout::HuggingFace, "hf");
+    let tensors = read_tensors(&folder.join("model.safetensors"));
+    std::fs::rename(folder.join("model.safetensors"), folder.join("model-1.safetensors")).unwrap();
+    let map: serde_json::Map<String, serde_json::Value> =
+        tensors.keys().map(|name| (name.clone(), "model-1.safetensors".into())).collect();
+    let index = serde_json::json!({ "weight_map": map }).to_string().into_bytes();
+    let (path, output) = (folder.join("model.safetensors.index.json"), pretrained.path("mutant.safetensors"));
+    fuzz("huggingface-index", vec![index], JSON_WORDS, 1000, move |bytes| {
+        std::fs::write(&path, bytes).unwrap();
         import(&folder, &output);
         let _ = &pretrained;
     });

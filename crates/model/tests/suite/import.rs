@@ -75,13 +75,13 @@ fn models_of_all_kinds_survive_nemos_layout() {
         // The same model, apart from settings of training.
         let checkpoint = Checkpoint::read(&pretrained.path("model.safetensors")).unwrap();
         let config = checkpoint.model_config("original".as_ref()).unwrap();
-        let found = imported.config();
+        let imported_config = imported.config();
         assert_eq!(
-            (&found.input, &found.encoder, &found.predictor),
+            (&imported_config.input, &imported_config.encoder, &imported_config.predictor),
             (&config.input, &config.encoder, &config.predictor)
         );
-        assert_eq!((&found.joint, &found.loss), (&config.joint, &config.loss));
-        assert!((found.terms.ctc_weight - config.terms.ctc_weight).abs() < 1e-12);
+        assert_eq!((&imported_config.joint, &imported_config.loss), (&config.joint, &config.loss));
+        assert!((imported_config.terms.ctc_weight - config.terms.ctc_weight).abs() < 1e-12);
         assert_eq!(imported.tokenizer().tokens(), PIECES);
         // The second export has the same bytes as the first.
         let again = pretrained.export("imported.safetensors", Layout::Nemo, "again.nemo");
@@ -114,8 +114,8 @@ fn models_survive_hugging_faces_layout_and_a_change_of_layout() {
         }
         // To the other layout and back.
         let archive = pretrained.export("imported.safetensors", Layout::Nemo, "other.nemo");
-        let other = pretrained.import(&archive, "other.safetensors");
-        assert_eq!(parameter_bits(&other), original);
+        let converted = pretrained.import(&archive, "other.safetensors");
+        assert_eq!(parameter_bits(&converted), original);
         let back = pretrained.export("other.safetensors", Layout::HuggingFace, "back");
         assert_eq!(
             read_tensors(&back.join("model.safetensors")),
@@ -170,7 +170,7 @@ fn counters_short_numbers_and_shards_are_restored() {
     assert_eq!(read_tensors(&again.join("model.safetensors")), tensors);
     // In NeMo's layout, with the counters and dtypes.
     let archive = pretrained.export("imported.safetensors", Layout::Nemo, "other.nemo");
-    let other = pretrained.import(&archive, "other.safetensors");
+    pretrained.import(&archive, "other.safetensors");
     let back = pretrained.export("other.safetensors", Layout::HuggingFace, "back");
     assert_eq!(read_tensors(&back.join("model.safetensors")), tensors);
 }

@@ -168,7 +168,8 @@ fn unsupported_keys_of_nemo_are_errors_with_their_names() {
         ("encoder.att_context_size", json!([-2, 1]), "encoder.att_context_size: expected counts or -1"),
         ("encoder.conv_norm_type", json!("group_norm"), "encoder.conv_norm_type: expected batch_norm or"),
         ("encoder.conv_context_size", json!([2, 1]), "encoder.conv_context_size: expected null, causal"),
-        ("encoder.d_model", json!(7), "encoder.width: expected an even multiple"),
+        ("encoder.d_model", json!(7), "joint.jointnet.encoder_hidden: expected 7, found 8"),
+        ("encoder.n_heads", json!(3), "encoder.width: expected an even multiple of heads = 3"),
         ("encoder.d_model", json!("8"), "encoder.d_model: expected an integer of at least 0, found \"8\""),
         (
             "encoder.n_layers",
@@ -387,7 +388,7 @@ fn a_tokenizer_of_another_size_or_with_damage_is_an_error() {
     let model = sentencepiece_model(&PIECES);
     let fewer = sentencepiece_model(&PIECES[..4]);
     for (bytes, message) in [
-        (&model[..model.len() / 2], "tokenizer.model: "),
+        (&model[..5], "tokenizer.model: "),
         (&[], "tokenizer.model: "),
         (&fewer[..], "labels: expected 4 pieces, those of the tokenizer, found 5"),
     ] {

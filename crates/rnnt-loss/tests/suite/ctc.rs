@@ -319,6 +319,9 @@ fn alignments_match_the_enumeration_of_all_paths() {
     let mut broken = rows[1].clone();
     broken[BLANK as usize] = f32::NAN;
     let broken = [slices[0], &broken, slices[2], slices[3]];
-    let found = error(&broken, C);
-    assert!(matches!(found, Error::Lattice(rnnt_dp::Error::Emission { utterance: 1, .. })), "{found}");
+    let emission_error = error(&broken, C);
+    assert!(
+        matches!(emission_error, Error::Lattice(rnnt_dp::Error::Emission { utterance: 1, .. })),
+        "{emission_error}"
+    );
 }

@@ -130,7 +130,7 @@ impl FeatureConfig {
         if high <= 0.0 { half + high } else { high }
     }
 
-    /// Returns whether the floor of the logarithm is a power, independent of the signal.
+    /// Returns whether the floor of the logarithm is an absolute power.
     ///
     /// It is with `floor_power` or `log_guard` above 0, which replace `floor_db`.
     pub fn is_floor_absolute(&self) -> bool {

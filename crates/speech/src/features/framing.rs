@@ -29,10 +29,10 @@ pub enum Framing {
     /// / 2)) / H)` frames. Beyond its ends the signal is reflected with its first and last sample
     /// repeated, `x[-i] = x[i - 1]`.
     Middle,
-    /// Centered on multiples of the hop, with zeros beyond the ends, as in NeMo 2.5 and later.
+    /// Centered on multiples of the hop, with zeros beyond the ends.
     ///
-    /// Frame t begins at sample `t H - floor(L / 2)`; there are `floor(n / H)` frames. A signal
-    /// shorter than a hop has none, which is an error.
+    /// As in NeMo 2.5 and later. Frame t begins at sample `t H - floor(L / 2)`; there are `floor(n
+    /// / H)` frames. A signal shorter than a hop has none, which is an error.
     ZeroPadded,
 }
 
@@ -57,7 +57,7 @@ impl Framing {
         }
     }
 
-    /// Returns the number of frames that samples after the first `num_samples` cannot change.
+    /// Returns the number of frames that later samples cannot change.
     ///
     /// `None` if frames reach beyond the end of the signal in another way than with zeros: then
     /// they depend on where the signal ends.

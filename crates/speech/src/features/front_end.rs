@@ -142,11 +142,12 @@ impl FrontEnd {
     /// * `y[n] = x[n] - a x[n-1]` is split into frames ([`Framing`](super::Framing)) and multiplied
     ///   by a [`Window`](super::Window); p is the squared magnitude of their Fourier transform
     ///   times the filters of a [`MelKind`](crate::MelKind).
-    /// * With `floor_power` above 0, `x = ln max(p, floor_power)`, with `log_guard` above 0, `x =
-    ///   ln(p + log_guard)`. Otherwise `x = ln(p / full + 10^(-floor_db/10))`. If whole utterances are normalized, full is `max p`, so that a gain
-    ///   changes nothing but rounding, and a silent signal gives zeros; with `agc_ms` above 0 it is
-    ///   `max(max p[t ± agc_ms], max p / 1000)` at frame t. Otherwise it is the power of a sine of
-    ///   amplitude 1 in the middle of a spectral bin.
+    /// * With `floor_power` above 0, `x = ln max(p, floor_power)`; with `log_guard` above 0, `x =
+    ///   ln(p + log_guard)`. Otherwise `x = ln(p / full + 10^(-floor_db/10))`. If whole utterances
+    ///   are normalized, full is `max p`, so that a gain changes nothing but rounding, and a silent
+    ///   signal gives zeros; with `agc_ms` above 0 it is `max(max p[t ± agc_ms], max p / 1000)` at
+    ///   frame t. Otherwise it is the power of a sine of amplitude 1 in the middle of a spectral
+    ///   bin.
     /// * [`Normalization`](super::Normalization) is applied to x. If it is running or none, nothing
     ///   is trimmed, and framing is inside or zero-padded, then each frame depends only on the
     ///   samples up to its end, and [`FrontEnd::stream`] gives the same bits.

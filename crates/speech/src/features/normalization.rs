@@ -14,9 +14,10 @@ pub enum Normalization {
     Utterance,
     /// The same without a lower bound on the deviation, as in MLPerf.
     Standard,
-    /// By mean and sample deviation of the whole utterance, as `per_feature` in NeMo.
+    /// By mean and sample deviation of the whole utterance.
     ///
-    /// `(x - mean) / (s + 1e-5)` with `s² = Σ (x - mean)² / (T - 1)`, and s = 0 for one frame.
+    /// As `per_feature` in NeMo: `(x - mean) / (s + 1e-5)` with `s² = Σ (x - mean)² / (T - 1)`, and
+    /// s = 0 for one frame.
     Sample,
     /// By exponentially decaying mean and variance of the past, for streaming too.
     ///

@@ -11,7 +11,7 @@ use super::running_stats::RunningStats;
 use crate::audio::check_samples;
 use crate::{Error, Result};
 
-/// Largest number of samples of a signal, so that positions of frames do not overflow.
+/// Largest number of samples of a signal; positions of frames cannot overflow.
 const MAX_SAMPLES: u64 = 1 << 60;
 
 /// The state of a [`FrontEnd`] within a signal.

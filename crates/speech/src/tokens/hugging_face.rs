@@ -15,7 +15,7 @@ use super::{WORD_MARK, library_error, special};
 use crate::panic_guard::catch_panic;
 use crate::{Error, Result};
 
-/// Sections of a file, and the types of components that are supported there.
+/// Sections of a file, and the supported types of components.
 const COMPONENTS: [(&str, &[&str]); 4] = [
     ("model", &["BPE", "Unigram"]),
     (
@@ -38,7 +38,9 @@ const COMPONENTS: [(&str, &[&str]); 4] = [
 ];
 /// Largest number of components in a section.
 const MAX_COMPONENTS: usize = 8;
-/// Largest number of characters of an inserted text, so that texts do not grow without bounds.
+/// Largest number of characters of an inserted text.
+///
+/// Together with [`MAX_COMPONENTS`], it limits how much texts grow.
 const MAX_INSERTED_CHARS: usize = 4;
 
 /// A tokenizer of Hugging Face.
@@ -51,7 +53,7 @@ pub(super) struct HuggingFace {
 }
 
 impl HuggingFace {
-    /// Reads a file, of which only the first `size` ids are used, or all.
+    /// Reads a file; only the first `size` ids are used, or all.
     ///
     /// # Errors
     /// [`Error::TokenizerFile`].
@@ -87,14 +89,14 @@ impl HuggingFace {
             let is_valid = (1..=tokens.len()).contains(&size)
                 && (size as u32..tokens.len() as u32).all(|id| special.contains(&id));
             if !is_valid {
-                let found = format!("{size} of {} tokens", tokens.len());
-                return Err(invalid("all tokens, without special ones at the end", found));
+                let sizes = format!("{size} of {} tokens", tokens.len());
+                return Err(invalid("all tokens, without special ones at the end", sizes));
             }
             tokens.truncate(size);
         }
         if !tokens.iter().any(|token| token.starts_with(WORD_MARK)) {
-            let found = "none, as in tokenizers of bytes".into();
-            return Err(invalid("tokens that mark the begin of a word by U+2581", found));
+            let no_marks = "none, as in tokenizers of bytes".into();
+            return Err(invalid("tokens that mark the begin of a word by U+2581", no_marks));
         }
         Ok(Self { tokenizer, tokens, special })
     }
@@ -164,8 +166,8 @@ fn check_components(section: &'static str, value: &Value, types: &[&str]) -> Res
         num_components += 1;
         let name = component["type"].as_str().unwrap_or_default();
         if !types.contains(&name) || num_components > MAX_COMPONENTS {
-            let found = format!("{name:?} in `{section}`");
-            return Err(invalid("components of SentencePiece models, at most 8 of a kind", found));
+            let component = format!("{name:?} in `{section}`");
+            return Err(invalid("components of SentencePiece models, at most 8 of a kind", component));
         }
         for list in ["normalizers", "pretokenizers", "decoders"] {
             pending.extend(component[list].as_array().into_iter().flatten());
@@ -196,15 +198,15 @@ fn check_unknown_token(model: &Value) -> Result<()> {
     Err(invalid("a model with an unknown token or byte fallback", "neither".into()))
 }
 
-/// Returns the tokens of a vocabulary in the order of their ids, which must be consecutive.
+/// Returns the tokens of a vocabulary in the order of consecutive ids.
 fn sort_by_id(vocabulary: HashMap<String, u32>) -> Result<Vec<String>> {
     let mut tokens: Vec<(u32, String)> = vocabulary.into_iter().map(|(token, id)| (id, token)).collect();
     tokens.sort_unstable();
     match tokens.iter().zip(0..).find(|((id, _), expected)| id != expected) {
         None if !tokens.is_empty() => Ok(tokens.into_iter().map(|(_, token)| token).collect()),
-        found => {
-            let found = found.map_or("none".into(), |((id, token), _)| format!("id {id} of {token:?}"));
-            Err(invalid("tokens with consecutive ids from 0", found))
+        gap => {
+            let gap = gap.map_or("none".into(), |((id, token), _)| format!("id {id} of {token:?}"));
+            Err(invalid("tokens with consecutive ids from 0", gap))
         }
     }
 }

@@ -84,7 +84,9 @@ impl ImportedTokenizer {
         }
     }
 
-    /// Removes special words, which need not be separate words, and the text of unknown pieces.
+    /// Removes special words and the text of unknown pieces.
+    ///
+    /// They need not be separate words.
     pub(super) fn without_special(&self, text: &str) -> String {
         let mut words: Vec<String> = self.special_words().into_iter().map(|(word, _)| word).collect();
         if let Self::SentencePiece(model) = self {
@@ -185,8 +187,10 @@ impl Tokenizer {
         let special = stored.special.clone();
         let tokenizer = Self::from_imported(model, stored);
         if !has_tokens || has_trained_fields || tokenizer.stored.special != special {
-            let found = format!("{} other tokens, or other fields", tokenizer.size());
-            return Err(Error::TokenizerFile { expected: "the tokens of the stored file", found });
+            return Err(Error::TokenizerFile {
+                expected: "the tokens of the stored file",
+                found: format!("{} other tokens, or other fields", tokenizer.size()),
+            });
         }
         Ok(tokenizer)
     }

@@ -52,9 +52,11 @@ impl StoredTokenizer {
             return Err(invalid("at least one token", "none".into()));
         }
         if stored.file.is_some() != stored.kind.is_imported() {
-            let found =
-                format!("{:?} {} one", stored.kind, if stored.file.is_some() { "with" } else { "without" });
-            return Err(invalid("a `file` with kinds sentencepiece and huggingface, otherwise none", found));
+            let presence = if stored.file.is_some() { "with" } else { "without" };
+            return Err(invalid(
+                "a `file` with kinds sentencepiece and huggingface, otherwise none",
+                format!("{:?} {presence} one", stored.kind),
+            ));
         }
         if stored.kind.is_imported() {
             // The file is checked where it is read.

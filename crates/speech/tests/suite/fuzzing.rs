@@ -152,7 +152,7 @@ fn check_tokenizer(tokenizer: speech::Result<Tokenizer>) {
     }
 }
 
-/// Returns a charsmap of one rule for each of some characters, in blocks of 256 units.
+/// Returns a charsmap with rules for three characters.
 pub(crate) fn charsmap() -> Vec<u8> {
     let rules = [(b'A', "a"), (b'B', "bb"), (b'\t', " ")];
     let mut units = vec![1u32 << 31; 256 * (2 + rules.len())];

@@ -2,7 +2,7 @@
 
 use speech::{Error, Tokenizer, TokenizerKind};
 
-/// A unigram model with a blank as its last token, and Metaspace before and after it.
+/// A unigram model with a blank as its last token.
 pub(crate) fn unigram_json() -> String {
     r#"{
         "version": "1.0", "truncation": null, "padding": null,

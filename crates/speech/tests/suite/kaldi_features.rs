@@ -46,7 +46,10 @@ fn features_equal_those_of_kaldi_native_fbank() {
 fn windows_within_the_signal_allow_streaming() {
     let front_end = FrontEnd::new(&Preset::Kaldi.config()).unwrap();
     let error = front_end.stream().unwrap_err().to_string();
-    assert_eq!(error, "setting `framing`: expected \"inside\", for streaming, found \"middle\"");
+    assert_eq!(
+        error,
+        "setting `framing`: expected \"inside\" or \"zero-padded\", for streaming, found \"middle\""
+    );
     let config = FeatureConfig { framing: Framing::Inside, ..Preset::Kaldi.config() };
     let front_end = FrontEnd::new(&config).unwrap();
     let samples = signal(3333);

@@ -18,7 +18,7 @@ use super::toy::{RATE, RECIPE, Toy};
 const PREDICTOR: &str = "[predictor]\nkind = \"lstm\"\nembedding = 8\nhidden = 16\nlayers = 1\n";
 const JOINT: &str = "[joint]\nwidth = 16\n";
 
-/// The changes of the toy recipe for a CTC model, with keys of `[loss]`.
+/// Changes of the toy recipe for a CTC model.
 fn ctc_changes(loss: &str) -> [(&'static str, String); 3] {
     let loss = format!("[loss]\nkind = \"ctc\"\n{loss}");
     [(PREDICTOR, String::new()), (JOINT, String::new()), ("ctc_weight = 0.3", loss)]
@@ -37,8 +37,9 @@ fn parse(text: &str) -> training::Result<Recipe> {
 struct TrainedModel {
     toy: Toy,
     checkpoint: PathBuf,
-    /// Error rate on the training data, and losses of the first and the last epoch.
+    /// Error rate on the training data.
     wer: f64,
+    /// Losses of the first and the last epoch.
     losses: [f64; 2],
 }
 
@@ -85,7 +86,7 @@ fn trained_model(is_causal: bool) -> &'static TrainedModel {
     })
 }
 
-/// Classes and probabilities of the best path of an utterance, by the definition.
+/// Classes and probabilities of the best path of an utterance.
 fn best_path(recognizer: &Recognizer, audio: &Audio) -> Vec<(u32, f64)> {
     let (model, features) = (recognizer.model(), &recognizer.model().config().input.features);
     let features = speech::FrontEnd::new(features).unwrap().log_mel(audio).unwrap();
@@ -155,12 +156,13 @@ fn streams_give_the_words_of_the_whole_recording() {
     assert!(recognizer.supports_streams());
     let samples: Vec<f32> =
         trained.utterances().iter().flat_map(|utterance| utterance.audio(RATE).unwrap().samples).collect();
-    let whole = recognizer.transcribe(&Audio { samples: samples.clone(), sample_rate: RATE }).unwrap();
-    assert!(whole.words.len() > 8, "{}", whole.text);
+    let transcription =
+        recognizer.transcribe(&Audio { samples: samples.clone(), sample_rate: RATE }).unwrap();
+    assert!(transcription.words.len() > 8, "{}", transcription.text);
     assert!(recognizer.stream(&StreamingOptions::default()).unwrap().is_immediate());
     for sizes in [&[1600][..], &[1, 7, 4000, 0, 333], &[samples.len()], &[80]] {
         let streamed = recognize_pieces(&recognizer, &samples, sizes, &StreamingOptions::default()).0;
-        assert_eq!(streamed, whole, "{sizes:?}");
+        assert_eq!(streamed, transcription, "{sizes:?}");
     }
     // Overlapping windows of a model that is not causal.
     let bidirectional = trained_model(false);
@@ -191,9 +193,9 @@ fn a_token_filter_removes_words_of_searches_and_streams() {
         assert_eq!(recognizer.transcribe(&audio).unwrap().text, utterance.text);
     }
     let recognizer = trained.load().with_silence(0.0).unwrap().with_tokens(&filter).unwrap();
-    let whole = recognizer.transcribe(&audio).unwrap();
+    let transcription = recognizer.transcribe(&audio).unwrap();
     let streamed = recognize_pieces(&recognizer, &audio.samples, &[700], &StreamingOptions::default()).0;
-    assert_eq!(streamed, whole);
+    assert_eq!(streamed, transcription);
 }
 
 #[test]
@@ -242,9 +244,9 @@ fn a_stopped_run_resumes_to_the_same_bits_and_has_only_encoder_and_head() {
     let half = train(&recipe, None, &toy.path("half"), StartMode::Fresh, &mut Stop(&stop), &stop).unwrap();
     assert!(half.stopped);
     run("half", None, StartMode::Resume);
-    let [whole, half] =
+    let [uninterrupted, half] =
         ["whole", "half"].map(|folder| std::fs::read(toy.path(folder).join("last.safetensors")).unwrap());
-    assert!(whole == half);
+    assert!(uninterrupted == half);
 
     let checkpoint = Checkpoint::read(&toy.path("whole").join("last.safetensors")).unwrap();
     let head: Vec<_> = checkpoint.shapes.iter().filter(|(name, _)| !name.starts_with("encoder.")).collect();

@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 use std::arch::asm;
 
-use super::{BLOCK_SIDE, TILE_SIDE, Tile, write_block};
+use super::{BLOCK_SIDE, TILE_SIDE, Tile, TilePanels, write_block};
 use crate::{Accumulate, ViewMut, packed::OutputTile, simd::Amx};
 
 /// Configuration of the registers: palette 1, eight tiles of 16 rows and 64 bytes.
@@ -42,8 +42,8 @@ const TILE_ROW_BYTES: usize = 64;
 pub(super) fn product(
     _token: Amx,
     out: ViewMut<f32>,
-    left: &[Tile],
-    right: &[Tile],
+    left: TilePanels,
+    right: TilePanels,
     step_tiles: usize,
     accumulate: Accumulate,
 ) {
@@ -51,27 +51,20 @@ pub(super) fn product(
     // SAFETY: the token proves that the registers are there; the shapes are legal.
     unsafe { asm!("ldtilecfg [{}]", in(reg) &TILE_CONFIG, options(nostack, readonly)) };
     for row in (0..rows).step_by(BLOCK_SIDE) {
-        let left = &left[row / TILE_SIDE * step_tiles..][..2 * step_tiles];
+        let left = left.pair(row, step_tiles);
         for col in (0..cols).step_by(BLOCK_SIDE) {
-            let right = &right[col / TILE_SIDE * step_tiles..][..2 * step_tiles];
+            let right = right.pair(col, step_tiles);
             let to = &mut data[row * stride + col..];
             if rows - row >= BLOCK_SIDE && cols - col >= BLOCK_SIDE {
                 assert!(to.len() >= (BLOCK_SIDE - 1) * stride + BLOCK_SIDE);
                 // SAFETY: `to` has 32 rows of 32 elements at this stride.
-                unsafe { multiply_block(left, right, step_tiles, to.as_mut_ptr(), stride, accumulate) };
+                unsafe { multiply_block(left, right, to.as_mut_ptr(), stride, accumulate) };
             } else {
                 let mut sums = [0.0; BLOCK_SIDE * BLOCK_SIDE];
                 // SAFETY: the array has 32 rows of 32 elements.
                 unsafe {
-                    multiply_block(
-                        left,
-                        right,
-                        step_tiles,
-                        sums.as_mut_ptr(),
-                        BLOCK_SIDE,
-                        Accumulate::Replace,
-                    )
-                };
+                    multiply_block(left, right, sums.as_mut_ptr(), BLOCK_SIDE, Accumulate::Replace);
+                }
                 write_block(
                     &sums,
                     OutputTile { out: to, rows: rows - row, cols: cols - col, stride, accumulate },
@@ -83,20 +76,20 @@ pub(super) fn product(
     unsafe { asm!("tilerelease", options(nostack, nomem)) };
 }
 
-/// Computes 32 x 32 sums over two micro-panels of `step_tiles` tiles of each operand.
+/// Computes 32 x 32 sums over two micro-panels of each operand, all with the same number of tiles.
 ///
 /// # Safety
 /// The tile registers must be configured as above, and `out` must have 32 rows of 32 elements,
 /// `stride` apart.
 unsafe fn multiply_block(
-    left: &[Tile],
-    right: &[Tile],
-    step_tiles: usize,
+    left: [&[Tile]; 2],
+    right: [&[Tile]; 2],
     out: *mut f32,
     stride: usize,
     accumulate: Accumulate,
 ) {
-    assert!(step_tiles > 0 && left.len() == 2 * step_tiles && right.len() == 2 * step_tiles);
+    let step_tiles = left[0].len();
+    assert!(step_tiles > 0 && [left[1], right[0], right[1]].iter().all(|panel| panel.len() == step_tiles));
     let bytes = stride * size_of::<f32>();
     // tmm0 to tmm3 are the sums: left and right half of the upper 16 rows, then of the lower ones.
     // tmm4 and tmm5 are tiles of the two left micro-panels, tmm6 and tmm7 of the right ones; a tile
@@ -141,10 +134,10 @@ unsafe fn multiply_block(
             below = in(reg) out.add(TILE_SIDE * stride),
             bytes = in(reg) bytes,
             row = in(reg) TILE_ROW_BYTES,
-            l0 = inout(reg) left.as_ptr() => _,
-            l1 = inout(reg) left[step_tiles..].as_ptr() => _,
-            r0 = inout(reg) right.as_ptr() => _,
-            r1 = inout(reg) right[step_tiles..].as_ptr() => _,
+            l0 = inout(reg) left[0].as_ptr() => _,
+            l1 = inout(reg) left[1].as_ptr() => _,
+            r0 = inout(reg) right[0].as_ptr() => _,
+            r1 = inout(reg) right[1].as_ptr() => _,
             steps = inout(reg) step_tiles => _,
             out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
             out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,

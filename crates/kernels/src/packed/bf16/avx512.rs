@@ -61,22 +61,21 @@ fn pack_tile_wide(
     }
 }
 
-/// Computes a block of `left · right` from two micro-panels of `step_tiles` tiles each.
+/// Computes a block of `left · right` from two micro-panels of each.
 pub(super) fn multiply_block(
     _token: Avx512Bf16,
-    left: &[Tile],
-    right: &[Tile],
-    step_tiles: usize,
+    left: [&[Tile]; 2],
+    right: [&[Tile]; 2],
 ) -> [f32; BLOCK_SIDE * BLOCK_SIDE] {
     // SAFETY: the token proves the features.
-    unsafe { multiply_block_wide(left, right, step_tiles) }
+    unsafe { multiply_block_wide(left, right) }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-fn multiply_block_wide(left: &[Tile], right: &[Tile], step_tiles: usize) -> [f32; BLOCK_SIDE * BLOCK_SIDE] {
+fn multiply_block_wide(left: [&[Tile]; 2], right: [&[Tile]; 2]) -> [f32; BLOCK_SIDE * BLOCK_SIDE] {
     let mut out = [0.0; BLOCK_SIDE * BLOCK_SIDE];
-    for (left_panel, left) in left.chunks_exact(step_tiles).enumerate() {
-        for (right_panel, right) in right.chunks_exact(step_tiles).enumerate() {
+    for (left_panel, left) in left.into_iter().enumerate() {
+        for (right_panel, right) in right.into_iter().enumerate() {
             let mut sums = [_mm512_setzero_ps(); TILE_SIDE];
             for (left, right) in left.iter().zip(right) {
                 for pair in 0..TILE_SIDE {

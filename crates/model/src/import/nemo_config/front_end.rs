@@ -11,7 +11,7 @@ pub(super) struct NemoFrontEnd {
     pub normalizes: bool,
 }
 
-/// Reads the front end, and checks that all other settings are those of the preset.
+/// Reads the front end; other settings must be those of the preset.
 pub(super) fn read(section: &Section) -> Result<NemoFrontEnd> {
     section.expect_class("_target_", "AudioToMelSpectrogramPreprocessor", true)?;
     let mels = section.count("features", Some(64))?;

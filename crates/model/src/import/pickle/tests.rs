@@ -1,6 +1,9 @@
 //! Tests of the pickle reader with hand-written pickles.
 use super::*;
 
+#[path = "../../../../speech/tests/suite/mutants.rs"]
+mod mutants;
+
 /// The pickle of `{"w": tensor}` with storage `0` of 6 floats, shape `[2, 3]` and strides `[3, 1]`.
 ///
 /// Torch writes the same opcodes.
@@ -17,9 +20,11 @@ fn pickle_of_one_tensor() -> Vec<u8> {
         text("cpu"),
         b"q\x07K\x06tQK\x00K\x02K\x03\x86K\x03K\x01\x86\x89h\x00)RtRq\x08u}".to_vec(),
         text("_metadata"),
-        b"h\x00)R}".to_vec(),
+        b"h\x00)R".to_vec(),
+        text(""),
+        b"}".to_vec(),
         text("version"),
-        b"K\x01ssb.".to_vec(),
+        b"K\x01sssb.".to_vec(),
     ]
     .concat()
 }
@@ -66,7 +71,7 @@ fn foreign_opcodes_and_globals_are_errors_that_name_them() {
         (b"torch\nFloatStorage", b"torch\nload", "storage types only", "the global `torch load`"),
         (b"torch\nFloatStorage", b"os\nFloatStorage", "storage types only", "the global `os FloatStorage`"),
         (b"_rebuild_tensor_v2", b"_rebuild_parameter", "OrderedDict, ", "`torch._utils _rebuild_parameter`"),
-        (b")Rq\x01", b")\x81q\x01", "an opcode of", "opcode 0x81 at byte 28"), // NEWOBJ
+        (b")Rq\x01", b")\x81q\x01", "an opcode of", "opcode 0x81 at byte 30"), // NEWOBJ
         (b")Rq\x01", b")iq\x01", "an opcode of", "opcode 0x69"),               // INST
         (b")Rq\x01", b")oq\x01", "an opcode of", "opcode 0x6f"),               // OBJ
         (b"(X\x01", b"]X\x01", "an opcode of", "opcode 0x5d"),                 // EMPTY_LIST
@@ -80,13 +85,13 @@ fn foreign_opcodes_and_globals_are_errors_that_name_them() {
         (b"K\x02K\x03\x86", b"\x8a\x09\0\0\0\0\0\0\0\0\0\x85", "at most 64 bits", "9 bytes"),
         (b"h\x00)RtRq\x08", b"h\x09)RtRq\x08", "a memoized value", "the unused key 9"),
         (b"\x89h\x00", b"\x89h\x01h\x00", "_rebuild_tensor_v2(", "a boolean"),
-        (b"tRq\x08u", b"ttRq\x08u", "a tuple of arguments", "a tensor"),
+        (b"tRq\x08u", b"ttRq\x08u", "_rebuild_tensor_v2 to call", "a dictionary"),
         (b"tRq\x08u", b"tRq\x08.", "a dictionary of tensors", "a tensor"),
         (b"tRq\x08u", b"tRq\x08K\x01u", "a value for each key", "an odd number of items"),
-        (b"K\x01ssb.", b"K\x01sss.", "values on the stack", "fewer"),
-        (b"K\x01ssb.", b"K\x01b.", "attributes of a dictionary only", "a string"),
-        (b"K\x01ssb.", b"ub.", "a mark on the stack", "none"),
-        (b"K\x01ssb.", b"K\x01ssb", "a whole pickle", "truncated"),
+        (b"K\x01sssb.", b"K\x01sssbs.", "values on the stack", "fewer"),
+        (b"K\x01sssb.", b"K\x01b.", "attributes of a dictionary only", "a string"),
+        (b"K\x01sssb.", b"ub.", "a mark on the stack", "none"),
+        (b"K\x01sssb.", b"K\x01sssb", "a whole pickle", "truncated"),
         (b"X\x01\x00\x00\x00w", b"X\x01\x00\x00\x00\xff", "text in UTF-8", "other bytes"),
         (b"X\x01\x00\x00\x00w", b"X\xff\xff\xff\xffw", "a whole pickle", "truncated"),
         (b"X\x01\x00\x00\x00w", b"K\x01", "names of tensors", "an integer"),
@@ -97,9 +102,9 @@ fn foreign_opcodes_and_globals_are_errors_that_name_them() {
     }
     // A checkpoint with other entries than tensors, such as that of a trainer.
     let start = valid.windows(6).position(|window| window == b"ctorch").unwrap();
-    let other = [&valid[..start], b"}u."].concat();
+    let trainer_pickle = [&valid[..start], b"}u."].concat();
     let error = PickleError { item: "w".into(), expected: "a tensor".into(), found: "a dictionary".into() };
-    assert_eq!(read_tensors(&other), Err(error));
+    assert_eq!(read_tensors(&trainer_pickle), Err(error));
 }
 
 #[test]
@@ -112,4 +117,30 @@ fn long_and_deep_pickles_neither_overflow_the_stack_nor_the_memory() {
     assert_eq!(read_tensors(&bomb).unwrap_err().found, "a tuple");
     // A dictionary that contains itself.
     assert_eq!(read_tensors(b"\x80\x02}q\x00X\x01\0\0\0ah\x00s.").unwrap_err().found, "a dictionary");
+}
+
+#[test]
+fn damaged_pickles_are_errors_or_tensors() {
+    let words: &[&[u8]] = &[
+        b"cos\nsystem\n",
+        b"ctorch\nHalfStorage\n",
+        b"\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f",
+        b"\x86",
+        b"\x85\x85",
+        b"h\x00",
+        b"h\x01",
+        b"q\x00",
+        b"(",
+        b"t",
+        b"R",
+        b"s",
+        b"u",
+        b"b",
+        b".",
+        b"X\xff\xff\xff\xff",
+    ];
+    mutants::fuzz("pickle", vec![pickle_of_one_tensor()], words, 5000, |bytes| match read_tensors(bytes) {
+        Ok(tensors) => assert!(tensors.iter().all(|(_, tensor)| tensor.shape.len() <= MAX_AXES)),
+        Err(error) => assert!(!error.expected.is_empty() && !error.found.is_empty()),
+    });
 }

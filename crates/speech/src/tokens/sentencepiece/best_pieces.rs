@@ -1,11 +1,13 @@
-//! Splits a text into the pieces with the highest sum of scores (unigram model).
+//! Splits a text into the best pieces of a unigram model.
 
 use super::model_file::PieceRole;
 use super::{Segment, SentencePiece};
 
 /// Penalty of an unknown character, below the lowest score of a piece.
 const UNKNOWN_PENALTY: f32 = 10.0;
-/// Subtracted from the score of a user-defined piece, its length times the highest score.
+/// Subtracted from the score of a user-defined piece.
+///
+/// The score is its length times the highest score of a normal piece.
 const USER_DEFINED_PENALTY: f64 = 0.1;
 
 /// The best path to a position of a text.

@@ -14,7 +14,7 @@
 use super::protobuf::damaged;
 use crate::{Error, Result};
 
-/// Largest number of rules that are prefixes of one another, as in SentencePiece.
+/// Largest number of nested rules that are tried, as in SentencePiece.
 const MAX_NESTED_RULES: usize = 32;
 /// Labels of a block: the children of a node are in one block.
 const BLOCK_UNITS: usize = 256;
@@ -121,11 +121,10 @@ fn offset(unit: u32) -> usize {
 pub(super) mod tests {
     use super::*;
 
-    /// Returns the blob of rules over single ASCII characters and pairs of the first of them.
+    /// Returns the blob of rules.
     ///
-    /// The root's children are in block 0 (offset 0 is the root's own block, so block 1 is used).
+    /// The children of each node have a separate block; those of the root are in block 1.
     pub(in crate::tokens) fn blob(rules: &[(&str, &str)]) -> Vec<u8> {
-        // A naive double array: each node has a separate block, the value unit is its own block.
         let mut texts = String::new();
         let mut units = vec![0u32; BLOCK_UNITS];
         units[0] = 1 << 10 << 8; // children at 256

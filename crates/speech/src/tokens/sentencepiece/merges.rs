@@ -1,4 +1,6 @@
-//! Splits a text into pieces by merging adjacent symbols (byte-pair encoding over characters).
+//! Splits a text into pieces by merging adjacent symbols.
+//!
+//! This is byte-pair encoding over characters.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, HashMap};
@@ -18,7 +20,7 @@ struct Symbol {
 
 /// A possible merge of a symbol with the next one.
 #[derive(PartialEq, Eq)]
-struct Merge {
+struct SymbolMerge {
     priority: Priority,
     left: Reverse<usize>,
     right: usize,
@@ -50,14 +52,14 @@ impl PartialEq for Priority {
 
 impl Eq for Priority {}
 
-impl Ord for Merge {
+impl Ord for SymbolMerge {
     fn cmp(&self, other: &Self) -> Ordering {
-        let key = |merge: &Merge| (merge.priority, merge.left, merge.length, merge.right);
+        let key = |merge: &SymbolMerge| (merge.priority, merge.left, merge.length, merge.right);
         key(self).cmp(&key(other))
     }
 }
 
-impl PartialOrd for Merge {
+impl PartialOrd for SymbolMerge {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
@@ -75,7 +77,7 @@ impl SentencePiece {
         let mut symbols = self.initial_symbols(text);
         let (mut merges, mut unused_splits) = (BinaryHeap::new(), HashMap::new());
         let mut add_merge =
-            |symbols: &[Symbol], merges: &mut BinaryHeap<Merge>, left: usize, right: usize| {
+            |symbols: &[Symbol], merges: &mut BinaryHeap<SymbolMerge>, left: usize, right: usize| {
                 let (first, second) = (&symbols[left], &symbols[right]);
                 let merged = &text[first.begin..second.end];
                 let id = self.ordinary.id(merged).filter(|_| !first.is_frozen && !second.is_frozen);
@@ -85,12 +87,12 @@ impl SentencePiece {
                 }
                 // Adding 0 makes a negative zero positive.
                 let priority = Priority(piece.score + 0.0);
-                merges.push(Merge { priority, left: Reverse(left), right, length: merged.len() });
+                merges.push(SymbolMerge { priority, left: Reverse(left), right, length: merged.len() });
             };
         if self.algorithm == Algorithm::BytePairs {
             (1..symbols.len()).for_each(|right| add_merge(&symbols, &mut merges, right - 1, right));
         }
-        while let Some(Merge { left: Reverse(left), right, length, .. }) = merges.pop() {
+        while let Some(SymbolMerge { left: Reverse(left), right, length, .. }) = merges.pop() {
             let is_current = [left, right].iter().all(|&i| symbols[i].begin < symbols[i].end)
                 && symbols[right].end - symbols[left].begin == length;
             if !is_current {

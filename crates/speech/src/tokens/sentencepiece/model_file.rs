@@ -155,8 +155,8 @@ fn parse_piece(field: &Field, id: usize) -> Result<ModelPiece> {
         }
     }
     if piece.text.is_empty() || !piece.score.is_finite() {
-        let found = format!("{:?} with score {} as piece {id}", piece.text, piece.score);
-        return Err(damaged("pieces with a text and a finite score", found));
+        let description = format!("{:?} with score {} as piece {id}", piece.text, piece.score);
+        return Err(damaged("pieces with a text and a finite score", description));
     }
     piece.role = match role_number {
         1 => PieceRole::Normal,
@@ -166,8 +166,8 @@ fn parse_piece(field: &Field, id: usize) -> Result<ModelPiece> {
         5 => PieceRole::Unused,
         6 => {
             let byte = (0..=255).find(|byte| format!("<0x{byte:02X}>") == piece.text);
-            let found = || damaged("byte pieces from `<0x00>` to `<0xFF>`", format!("{:?}", piece.text));
-            PieceRole::Byte(byte.ok_or_else(found)?)
+            let name_error = || damaged("byte pieces from `<0x00>` to `<0xFF>`", format!("{:?}", piece.text));
+            PieceRole::Byte(byte.ok_or_else(name_error)?)
         }
         found => return Err(damaged("types of pieces from 1 to 6", found.to_string())),
     };

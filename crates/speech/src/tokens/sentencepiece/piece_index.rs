@@ -18,7 +18,7 @@ impl PieceIndex {
         Some(self.pieces[index].1)
     }
 
-    /// Returns the lengths and ids of the pieces that a text begins with, shortest first.
+    /// Returns the pieces that a text begins with: lengths and ids, shortest first.
     ///
     /// Cost: O(length of the longest piece · log pieces) time.
     pub(super) fn prefixes(&self, text: &str) -> impl Iterator<Item = (usize, u32)> {

@@ -79,8 +79,11 @@ impl<'a> Iterator for Fields<'a> {
         if field.is_none() {
             self.rest = &[];
         }
-        let found = || format!("another one in the last {num_bytes} bytes of a message");
-        Some(field.ok_or_else(|| damaged("complete fields of a protocol buffer", found())))
+        let error = || {
+            let description = format!("another one in the last {num_bytes} bytes of a message");
+            damaged("complete fields of a protocol buffer", description)
+        };
+        Some(field.ok_or_else(error))
     }
 }
 
@@ -115,13 +118,13 @@ impl<'a> Field<'a> {
     }
 
     fn type_error(&self, expected: &str) -> Error {
-        let found = match self.value {
+        let value = match self.value {
             FieldValue::Varint(value) => format!("integer {value}"),
             FieldValue::Fixed32(_) => "a number of 32 bits".into(),
             FieldValue::Fixed64 => "a number of 64 bits".into(),
             FieldValue::Bytes(bytes) => format!("{} bytes", bytes.len()),
         };
-        damaged("a SentencePiece model", format!("field {}: {found} instead of {expected}", self.number))
+        damaged("a SentencePiece model", format!("field {}: {value} instead of {expected}", self.number))
     }
 }
 

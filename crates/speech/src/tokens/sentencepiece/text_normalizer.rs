@@ -94,7 +94,9 @@ impl TextNormalizer {
             .collect()
     }
 
-    /// Returns the length and the replacement of the next part of a text; `None` at its end.
+    /// Returns the length and the replacement of the next part.
+    ///
+    /// `None` at the end of the text.
     fn next_part<'a>(&'a self, text: &'a str) -> Option<(usize, &'a str)> {
         let first = text.chars().next()?;
         if let Some(length) = self.user_defined_prefix(text) {

@@ -1,0 +1,98 @@
+//! Tests of `panda import` and `panda export`.
+use super::pretrained_models::{Pretrained, RNNT, recipe};
+use super::toy::{leftovers, write_wav};
+use super::{panda, run_command};
+
+#[test]
+fn a_model_is_imported_transcribed_with_and_exported() {
+    let pretrained = Pretrained::new(&recipe("convolution_norm = \"batch\"", RNNT));
+    let folder = pretrained.path("");
+    let run = |arguments: &[&str]| run_command(panda(&folder, arguments));
+    // A checkpoint of a recipe is exported, and imported again.
+    let (code, out, err) = run(&["export", "model.safetensors", "--to", "nemo", "out"]);
+    assert_eq!((code, out.as_str()), (Some(0), "out/model.nemo\n"), "{err}");
+    let (code, out, err) = run(&["import", "out/model.nemo", "-o", "imported.safetensors"]);
+    assert_eq!(code, Some(0), "{err}");
+    for line in [
+        "tokens: 5 and the blank",
+        "encoder: FastConformer, 2 layers of width 8, 2 heads, feed-forward 16, with biases",
+        "subsampling: 4 frames per row, 4 channels",
+        "convolution: 3 taps, batch norm",
+        "attention: the whole utterance",
+        "predictor: LSTM, 1 layers of width 6",
+        "joint: width 6, ReLU",
+        "output: RNN-T",
+        "to transcribe: panda transcribe imported.safetensors FILE.wav",
+    ] {
+        assert!(out.lines().any(|found| found == line), "{line}\n{out}");
+    }
+    let (code, info, err) = run(&["info", "imported.safetensors"]);
+    assert_eq!(code, Some(0), "{err}");
+    assert!(
+        info.contains("imported from: nemo\n") && info.contains("encoder: FastConformer, 2 layers"),
+        "{info}"
+    );
+    assert!(info.contains("encoder.layers.1.self_attn.pos_bias_u"), "{info}");
+    let samples: Vec<i16> = (0..16_000).map(|n| ((n * n) % 2000) as i16).collect();
+    write_wav(&pretrained.path("sound.wav"), 16_000, &samples);
+    let (code, _, err) = run(&["transcribe", "imported.safetensors", "sound.wav"]);
+    assert_eq!(code, Some(0), "{err}");
+    // The other layout, and limits of attention.
+    let (code, out, err) = run(&["export", "imported.safetensors", "--to", "huggingface", "hf"]);
+    assert_eq!(code, Some(0), "{err}");
+    let names = [
+        "preprocessor_config.json",
+        "generation_config.json",
+        "tokenizer.model",
+        "config.json",
+        "model.safetensors",
+    ];
+    let lines: Vec<String> = names.iter().map(|name| format!("hf/{name}")).collect();
+    assert_eq!(out.lines().collect::<Vec<_>>(), lines);
+    let (code, out, err) = run(&["import", "hf", "-o", "limited.safetensors", "--attention", "8,2"]);
+    assert_eq!(code, Some(0), "{err}");
+    assert!(
+        out.contains("attention: 8 frames before and 2 after\nattention, also trained: the whole utterance"),
+        "{out}"
+    );
+    assert_eq!(leftovers(&folder), [] as [std::path::PathBuf; 0]);
+}
+
+#[test]
+fn invalid_calls_write_nothing() {
+    let pretrained = Pretrained::new(&recipe("convolution_norm = \"batch\"", RNNT));
+    let folder = pretrained.path("");
+    let run = |arguments: &[&str]| run_command(panda(&folder, arguments));
+    run(&["export", "model.safetensors", "--to", "nemo", "model.nemo"]);
+    let archive = std::fs::read(pretrained.path("model.nemo")).unwrap();
+    std::fs::write(pretrained.path("cut.nemo"), &archive[..archive.len() / 2]).unwrap();
+    for (arguments, part) in [
+        (&["import", "model.nemo", "-o", "model.nemo"][..], "found the input"),
+        (&["import", "model.nemo", "-o", "none/x.safetensors"], "could not write"),
+        (&["import", "cut.nemo", "-o", "x.safetensors"], "cut.nemo: "),
+        (&["import", "none.nemo", "-o", "x.safetensors"], "none.nemo: could not read the archive"),
+        (
+            &["import", "model.nemo", "-o", "x.safetensors", "--attention", "some"],
+            "--attention: expected full",
+        ),
+        (
+            &["import", "model.nemo", "-o", "x.safetensors", "--tokenizer", "model.nemo"],
+            "model.nemo: tokenizer",
+        ),
+        (
+            &["export", "model.safetensors", "--to", "other", "x"],
+            "--to: expected huggingface or nemo, found other",
+        ),
+        (&["export", "model.safetensors", "--to", "huggingface", "."], "another file than the checkpoint"),
+        (
+            &["export", "model.nemo", "--to", "nemo", "x"],
+            "checkpoint model.nemo: expected a whole safetensors file",
+        ),
+    ] {
+        let (code, _, err) = run(arguments);
+        assert!(code == Some(2) && err.starts_with("error: ") && err.contains(part), "{arguments:?}: {err}");
+        assert!(!pretrained.path("x.safetensors").exists() && !pretrained.path("x").exists());
+    }
+    assert_eq!(std::fs::read(pretrained.path("model.nemo")).unwrap(), archive);
+    assert_eq!(leftovers(&folder), [] as [std::path::PathBuf; 0]);
+}

@@ -1,0 +1,319 @@
+//! Packed operands whose number format is selected at run time: `f32` or bf16.
+//!
+//! A weight is packed once as right operand; rows are packed as left operand by parallel tasks, one
+//! tile of rows and steps each. Sums are `f32` in both formats. The bits of an element depend only
+//! on its row and its column, not on other rows and columns.
+//!
+//! ```text
+//! left   micro-panels of MR rows      [panel][step][row]      MR: as equal as possible, at most 14
+//! right  micro-panels of NR columns   [panel][step][column]
+//! bf16   tiles of 16 rows or columns by 32 steps, see `bf16.rs`
+//! ```
+mod product;
+#[cfg(test)]
+mod tests;
+
+pub use product::{RightPart, SumOrder, multiply};
+
+use super::bf16::{BLOCK_SIDE, DEPTH, TILE_SIDE, Tile};
+use super::{Operand, OperandSource};
+use crate::simd::{Bf16, SimdLevel};
+use crate::tiles::TilesMut;
+use crate::{AlignedVec, Parts, Real, ScratchReq, TileMut, Tiling, View, par_for, tiles_mut};
+
+/// Columns and steps of a part of a right operand may begin at multiples of this.
+pub const PART_MULTIPLE: usize = 32;
+/// Micro-panels that a task of [`PackedOperand::pack`] packs.
+const PANELS_PER_TASK: usize = 4;
+
+/// The number format of packed operands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NumberFormat {
+    /// `f32`, without rounding.
+    #[default]
+    F32,
+    /// bf16, rounded to nearest even.
+    Bf16,
+}
+
+/// A packed operand of matrix products with reusable memory.
+#[derive(Debug)]
+pub struct PackedOperand {
+    words: Words,
+    operand: Operand,
+    /// Rows (left) or columns (right).
+    len: usize,
+    /// Steps of the sum.
+    depth: usize,
+    /// Rows or columns of a micro-panel.
+    panel_width: usize,
+}
+
+#[derive(Debug)]
+enum Words {
+    F32(AlignedVec<f32>),
+    Bf16(Vec<Tile>),
+}
+
+impl PackedOperand {
+    /// Creates an empty operand.
+    pub fn new(format: NumberFormat, operand: Operand) -> Self {
+        let words = match format {
+            NumberFormat::F32 => Words::F32(AlignedVec::default()),
+            NumberFormat::Bf16 => Words::Bf16(Vec::new()),
+        };
+        Self { words, operand, len: 0, depth: 0, panel_width: 1 }
+    }
+
+    /// Packs a matrix in parallel tasks.
+    pub fn packed(format: NumberFormat, operand: Operand, view: View<f32>) -> Self {
+        let mut packed = Self::new(format, operand);
+        let (len, depth) = OperandSource::new(view, operand).sizes();
+        packed.resize(len, depth);
+        let panels = PANELS_PER_TASK * packed.row_multiple();
+        par_for(packed.tiles_mut(panels, depth.max(1)), |index, mut tile| {
+            tile.pack_from(view, index * panels, 0);
+        });
+        packed
+    }
+
+    /// Sets the sizes; the contents are unspecified then.
+    pub fn resize(&mut self, len: usize, depth: usize) {
+        (self.len, self.depth) = (len, depth);
+        self.panel_width = match (&self.words, self.operand) {
+            (Words::Bf16(_), _) => TILE_SIDE,
+            (Words::F32(_), operand) => f32_panel_width(operand, len),
+        };
+        let words = self.panels() * self.panel_words();
+        match &mut self.words {
+            Words::F32(buffer) => drop(buffer.ensure_len(words, 0.0)),
+            Words::Bf16(buffer) => {
+                crate::ensure_len(buffer, words, Tile([0; TILE_SIDE * DEPTH]));
+            }
+        }
+    }
+
+    /// Packs a whole matrix on the calling thread; memory is reused.
+    pub fn fill(&mut self, view: View<f32>) {
+        let (len, depth) = OperandSource::new(view, self.operand).sizes();
+        self.resize(len, depth);
+        crate::for_each_sequential(
+            self.tiles_mut(len.max(1).next_multiple_of(self.row_multiple()), depth.max(1)),
+            |_, mut tile| {
+                tile.pack_from(view, 0, 0);
+            },
+        );
+    }
+
+    /// Packs columns of a right operand from `first` on, a multiple of [`PART_MULTIPLE`].
+    ///
+    /// `view` has all steps of these columns.
+    pub fn fill_columns(&mut self, first: usize, view: View<f32>) {
+        let count = OperandSource::new(view, self.operand).sizes().0;
+        let (depth, panel_words) = (self.depth, self.panel_words());
+        assert!(first.is_multiple_of(PART_MULTIPLE) && first + count <= self.len, "columns from {first} on");
+        let panels = first / self.panel_width
+            ..self.panels().min((first + count.next_multiple_of(PART_MULTIPLE)).div_ceil(self.panel_width));
+        let range = panels.start * panel_words..panels.end * panel_words;
+        let tiles = self.tiles_of(range, panels.len().max(1), depth.max(1));
+        crate::for_each_sequential(tiles, |_, mut tile| tile.pack_from(view, 0, 0));
+    }
+
+    /// Returns the rows of a left operand or the columns of a right one.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns whether there is no row or column.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Returns the steps of the sum.
+    pub fn depth(&self) -> usize {
+        self.depth
+    }
+
+    /// Returns the number format.
+    pub fn format(&self) -> NumberFormat {
+        match self.words {
+            Words::F32(_) => NumberFormat::F32,
+            Words::Bf16(_) => NumberFormat::Bf16,
+        }
+    }
+
+    /// Returns the multiple at which rows may be divided among tasks.
+    pub fn row_multiple(&self) -> usize {
+        match self.words {
+            Words::F32(_) => self.panel_width,
+            Words::Bf16(_) => BLOCK_SIDE,
+        }
+    }
+
+    /// Returns the memory of an operand.
+    pub fn requirement(format: NumberFormat, operand: Operand, len: usize, depth: usize) -> ScratchReq {
+        match format {
+            NumberFormat::F32 => {
+                let width = f32_panel_width(operand, len);
+                ScratchReq::aligned::<f32>(len.next_multiple_of(width).saturating_mul(depth))
+            }
+            NumberFormat::Bf16 => {
+                let panels = 2 * len.div_ceil(BLOCK_SIDE);
+                ScratchReq::new::<Tile>(panels.saturating_mul(depth.div_ceil(DEPTH)))
+            }
+        }
+    }
+
+    fn panels(&self) -> usize {
+        match self.words {
+            Words::F32(_) => self.len.div_ceil(self.panel_width),
+            Words::Bf16(_) => 2 * self.len.div_ceil(BLOCK_SIDE),
+        }
+    }
+
+    /// Returns the words of a micro-panel.
+    fn panel_words(&self) -> usize {
+        match self.words {
+            Words::F32(_) => self.panel_width * self.depth,
+            Words::Bf16(_) => self.depth.div_ceil(DEPTH),
+        }
+    }
+
+    /// Divides the operand into tiles of `rows` rows by `steps` steps, in the order of [`tiles_mut`].
+    ///
+    /// `rows` is a multiple of [`Self::row_multiple`], `steps` one of [`PART_MULTIPLE`] unless it
+    /// contains all steps.
+    ///
+    /// # Panics
+    /// For other sizes.
+    pub fn tiles_mut(&mut self, rows: usize, steps: usize) -> OperandTilesMut<'_> {
+        let multiple = self.row_multiple();
+        let is_valid = rows > 0 && rows.is_multiple_of(multiple);
+        let is_valid = is_valid && (steps.is_multiple_of(PART_MULTIPLE) || steps >= self.depth.max(1));
+        assert!(is_valid, "tiles of {rows} rows by {steps} steps");
+        let words = self.panels() * self.panel_words();
+        self.tiles_of(0..words, rows / self.panel_width, steps)
+    }
+
+    /// Divides a range of words, whole micro-panels, into tiles.
+    fn tiles_of(
+        &mut self,
+        words: std::ops::Range<usize>,
+        panels: usize,
+        steps: usize,
+    ) -> OperandTilesMut<'_> {
+        let (panel_width, depth, operand) = (self.panel_width, self.depth, self.operand);
+        let columns = self.panel_words().max(1);
+        let shape = TileShape { panel_width, operand };
+        match &mut self.words {
+            Words::F32(buffer) => {
+                let width = (steps.min(depth.max(1)) * panel_width).max(1);
+                let tiling = Tiling { rows: panels, planes: 1, columns, width };
+                OperandTilesMut { shape, words: TilesOfWords::F32(tiles_mut(&mut buffer[words], tiling)) }
+            }
+            Words::Bf16(buffer) => {
+                let tiling = Tiling { rows: panels, planes: 1, columns, width: steps.div_ceil(DEPTH) };
+                OperandTilesMut { shape, words: TilesOfWords::Bf16(tiles_mut(&mut buffer[words], tiling)) }
+            }
+        }
+    }
+}
+
+/// Returns the rows or columns of an `f32` micro-panel; few rows are divided evenly.
+fn f32_panel_width(operand: Operand, len: usize) -> usize {
+    let [max_rows, columns] = f32::tile_shape(SimdLevel::best());
+    match operand {
+        Operand::Left => len.div_ceil(len.div_ceil(max_rows).max(1)).max(1),
+        Operand::Right => columns,
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct TileShape {
+    panel_width: usize,
+    operand: Operand,
+}
+
+/// Tiles of an operand, the parts of [`par_for`]; see [`PackedOperand::tiles_mut`].
+#[derive(Debug)]
+pub struct OperandTilesMut<'a> {
+    shape: TileShape,
+    words: TilesOfWords<'a>,
+}
+
+#[derive(Debug)]
+enum TilesOfWords<'a> {
+    F32(TilesMut<'a, f32>),
+    Bf16(TilesMut<'a, Tile>),
+}
+
+/// A tile of an operand that one task packs.
+#[derive(Debug)]
+pub struct OperandTileMut<'a> {
+    shape: TileShape,
+    words: TileOfWords<'a>,
+}
+
+#[derive(Debug)]
+enum TileOfWords<'a> {
+    F32(TileMut<'a, f32>),
+    Bf16(TileMut<'a, Tile>),
+}
+
+#[allow(unsafe_code)]
+// SAFETY: tiles of different indices are different tiles of `TilesMut`.
+unsafe impl<'a> Parts for OperandTilesMut<'a> {
+    type Part = OperandTileMut<'a>;
+
+    fn count(&self) -> usize {
+        match &self.words {
+            TilesOfWords::F32(tiles) => tiles.count(),
+            TilesOfWords::Bf16(tiles) => tiles.count(),
+        }
+    }
+
+    unsafe fn part(&self, index: usize) -> OperandTileMut<'a> {
+        // SAFETY: guaranteed by the caller.
+        let words = unsafe {
+            match &self.words {
+                TilesOfWords::F32(tiles) => TileOfWords::F32(tiles.part(index)),
+                TilesOfWords::Bf16(tiles) => TileOfWords::Bf16(tiles.part(index)),
+            }
+        };
+        OperandTileMut { shape: self.shape, words }
+    }
+}
+
+impl OperandTileMut<'_> {
+    /// Packs a matrix that covers the rows and steps of the tile; padding is 0.
+    pub fn pack(&mut self, view: View<f32>) {
+        self.pack_from(view, 0, 0);
+    }
+
+    /// Packs the part of a matrix from a row (left) or column (right) and a step on.
+    fn pack_from(&mut self, view: View<f32>, first: usize, first_step: usize) {
+        let TileShape { panel_width, operand } = self.shape;
+        let source = OperandSource::new(view, operand);
+        let len = source.sizes().0;
+        match &mut self.words {
+            TileOfWords::F32(tile) => {
+                for panel in 0..tile.rows() {
+                    let start = (first + panel * panel_width, first_step);
+                    if start.0 < len {
+                        f32::pack_panel(SimdLevel::best(), &source, start, panel_width, tile.row(panel, 0));
+                    }
+                }
+            }
+            TileOfWords::Bf16(tile) => {
+                for panel in 0..tile.rows() {
+                    let first = first + panel * TILE_SIDE;
+                    for (index, words) in tile.row(panel, 0).iter_mut().enumerate() {
+                        let step = first_step + index * DEPTH;
+                        let position = if source.steps_are_rows { (step, first) } else { (first, step) };
+                        f32::pack_tile(Bf16::best(), &source, position, operand, words);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Products of packed operands compared with plain loops.
+use super::*;
+use crate::packed::check::synthetic;
+
+fn rounded(format: NumberFormat, x: f32) -> f64 {
+    match format {
+        NumberFormat::F32 => f64::from(x),
+        NumberFormat::Bf16 => {
+            let bits = x.to_bits();
+            f64::from(f32::from_bits(bits.wrapping_add(0x7fff + (bits >> 16 & 1)) & 0xffff_0000))
+        }
+    }
+}
+
+/// Packs rows by tiles, in tasks.
+fn packed_by_tiles(
+    format: NumberFormat,
+    x: &[f32],
+    rows: usize,
+    depth: usize,
+    steps: usize,
+) -> PackedOperand {
+    let mut packed = PackedOperand::new(format, Operand::Left);
+    packed.resize(rows, depth);
+    let band = 2 * packed.row_multiple();
+    let bands = rows.div_ceil(band);
+    par_for(packed.tiles_mut(band, steps), |index, mut tile| {
+        let (first_row, first_step) = (index % bands * band, index / bands * steps);
+        let (rows, steps) = (band.min(rows - first_row), steps.min(depth - first_step));
+        tile.pack(View::with_stride(&x[first_row * depth + first_step..], rows, steps, depth));
+    });
+    packed
+}
+
+#[test]
+fn products_of_parts_equal_plain_loops() {
+    for format in [NumberFormat::F32, NumberFormat::Bf16] {
+        for (rows, depth, columns) in [
+            (1, 1, 1),
+            (2, 40, 70),
+            (3, 33, 130),
+            (14, 64, 32),
+            (15, 100, 65),
+            (40, 1100, 300),
+            (129, 520, 96),
+        ] {
+            let x: Vec<f32> = synthetic(rows * depth, 1);
+            let w: Vec<f32> = synthetic(columns * (depth + 32), 2);
+            let left = packed_by_tiles(format, &x, rows, depth, if depth > 64 { 64 } else { depth });
+            // Steps 32.. of a deeper weight [O, I].
+            let right = PackedOperand::packed(
+                format,
+                Operand::Right,
+                View::new(&w, columns, depth + 32).transposed(),
+            );
+            let mut serial = PackedOperand::new(format, Operand::Right);
+            serial.fill(View::new(&w, columns, depth + 32).transposed());
+            let first_column = if columns > 64 { 64 } else { 0 };
+            for order in [SumOrder::Blocked, SumOrder::Sequential] {
+                let count = columns - first_column;
+                let first_row = if rows > 100 { left.row_multiple() } else { 0 };
+                let mut out = vec![7.0; (rows - first_row) * (count + 3)];
+                let mut same = out.clone();
+                for (operand, out) in [(&right, &mut out), (&serial, &mut same)] {
+                    let part = RightPart { operand, first_column, first_step: 32 };
+                    let view = ViewMut::with_stride(out, rows - first_row, count, count + 3);
+                    multiply(view, (&left, first_row), part, order, Accumulate::Add);
+                }
+                assert_eq!(out, same);
+                for (i, row) in out.chunks(count + 3).enumerate() {
+                    for (j, actual) in row.iter().enumerate() {
+                        let term = |k: usize| {
+                            rounded(format, x[(first_row + i) * depth + k])
+                                * rounded(format, w[(first_column + j) * (depth + 32) + 32 + k])
+                        };
+                        let expected = 7.0 + if j < count { (0..depth).map(term).sum() } else { 0.0 };
+                        let error = (f64::from(*actual) - expected).abs();
+                        assert!(
+                            error < 2e-4 + 3e-6 * expected.abs(),
+                            "{format:?} {rows} x {depth} x {columns}: {actual} {expected}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Attention and batches rely on it.
+#[test]
+fn bits_do_not_depend_on_other_rows_nor_on_leading_zeros() {
+    let (rows, depth, columns) = (31, 700, 50);
+    let (x, w): (Vec<f32>, Vec<f32>) = (synthetic(rows * depth, 3), synthetic(columns * depth, 4));
+    for format in [NumberFormat::F32, NumberFormat::Bf16] {
+        let right = PackedOperand::packed(format, Operand::Right, View::new(&w, columns, depth).transposed());
+        let product = |rows: &[f32], depth: usize, right: RightPart, order: SumOrder| {
+            let count = rows.len() / depth;
+            let mut left = PackedOperand::new(format, Operand::Left);
+            left.fill(View::new(rows, count, depth));
+            let mut out = vec![f32::NAN; count * columns];
+            multiply(ViewMut::new(&mut out, count, columns), (&left, 0), right, order, Accumulate::Replace);
+            out
+        };
+        let whole = RightPart { operand: &right, first_column: 0, first_step: 0 };
+        for order in [SumOrder::Blocked, SumOrder::Sequential] {
+            let together = product(&x, depth, whole, order);
+            for count in [1, 2, 5, 13] {
+                assert_eq!(product(&x[..count * depth], depth, whole, order), together[..count * columns]);
+            }
+        }
+        // 64 zeros in front of the last 636 steps.
+        let mut masked = x.clone();
+        masked.chunks_mut(depth).for_each(|row| row[..64].fill(0.0));
+        let tail: Vec<f32> = x.chunks(depth).flat_map(|row| row[64..].to_vec()).collect();
+        let part = RightPart { first_step: 64, ..whole };
+        let expected = product(&tail, depth - 64, part, SumOrder::Sequential);
+        assert_eq!(product(&masked, depth, whole, SumOrder::Sequential), expected, "{format:?}");
+    }
+}
+
+#[test]
+fn columns_are_packed_in_several_calls() {
+    let (depth, columns) = (20, 150);
+    let w: Vec<f32> = synthetic(columns * depth, 5);
+    for format in [NumberFormat::F32, NumberFormat::Bf16] {
+        let mut right = PackedOperand::new(format, Operand::Right);
+        right.resize(columns, depth);
+        for first in [0, 64, 128] {
+            let count = 64.min(columns - first);
+            right.fill_columns(first, View::new(&w[first * depth..], count, depth).transposed());
+        }
+        let expected =
+            PackedOperand::packed(format, Operand::Right, View::new(&w, columns, depth).transposed());
+        let mut left = PackedOperand::new(format, Operand::Left);
+        left.fill(View::new(&w, 3, depth));
+        let [out, same] = [&right, &expected].map(|operand| {
+            let mut out = vec![0.0; 3 * columns];
+            let part = RightPart { operand, first_column: 0, first_step: 0 };
+            multiply(
+                ViewMut::new(&mut out, 3, columns),
+                (&left, 0),
+                part,
+                SumOrder::Blocked,
+                Accumulate::Replace,
+            );
+            out
+        });
+        assert_eq!(out, same);
+    }
+}

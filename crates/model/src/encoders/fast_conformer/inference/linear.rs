@@ -1,0 +1,265 @@
+//! Linear layers over many rows: packed weights, results finished while they are in the cache.
+//!
+//! A task computes a block of the product in scratch memory of its thread, applies the activation
+//! and writes the block: to rows, added to rows, or packed for the next product. Rows are divided
+//! into bands and columns into strips; a strip of the weight stays in the second-level cache while
+//! all bands use it.
+use std::ops::Range;
+
+use kernels::packed::{NumberFormat, Operand, PackedOperand, RightPart, SumOrder, multiply};
+use kernels::{
+    Accumulate, AlignedVec, Parts, ScratchReq, Tiling, View, ViewMut, WorkerSlots, add, add_glu, add_pair,
+    add_relu, add_silu, par_for, parts, tiles_mut,
+};
+
+use crate::{Error, Result};
+
+/// Rows of a block of the product, at most; a multiple is rounded down to whole micro-panels.
+const ROWS_PER_BLOCK: usize = 196;
+/// Columns of a block for many rows.
+const COLUMNS_PER_BLOCK: usize = 128;
+/// Columns of a block for few rows, so that there are enough tasks.
+const FEW_ROWS_COLUMNS: usize = 64;
+/// Largest number of rows with [`FEW_ROWS_COLUMNS`].
+const FEW_ROWS: usize = 64;
+/// Columns of a block of a deep sum, whose rows do not stay in the second-level cache.
+const DEEP_SUM_COLUMNS: usize = 256;
+/// Smallest number of steps of a deep sum.
+const DEEP_SUM_STEPS: usize = 2048;
+/// Rows that a task of [`pack_rows`] packs, at least one micro-panel.
+const ROWS_PER_PACKING: usize = 28;
+/// Channels of a group of a gated layer: its values, then their gates.
+const CHANNELS_PER_GATE_GROUP: usize = 32;
+
+/// Scratch memory of the tasks, one buffer for each thread.
+pub(super) type TaskScratch = WorkerSlots<AlignedVec<f32>>;
+
+/// `y = x Wᵀ + b` with a packed weight.
+#[derive(Debug)]
+pub(super) struct PackedLinear {
+    weight: PackedOperand,
+    /// Zeros for a layer without bias.
+    bias: Vec<f32>,
+}
+
+/// A block of a product, `[rows, columns]`.
+struct Block<'a> {
+    values: &'a mut [f32],
+    rows: Range<usize>,
+    columns: Range<usize>,
+}
+
+impl Block<'_> {
+    /// Iterates over the rows.
+    fn rows_mut(&mut self) -> impl Iterator<Item = &mut [f32]> {
+        self.values.chunks_exact_mut(self.columns.len())
+    }
+}
+
+impl PackedLinear {
+    /// Packs a weight `[O, I]` and a bias `[O]`; no bias if it is empty.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if the sizes do not match.
+    pub(super) fn new(
+        name: &str,
+        format: NumberFormat,
+        weight: &[f32],
+        inputs: usize,
+        mut bias: Vec<f32>,
+    ) -> Result<Self> {
+        let outputs = weight.len() / inputs.max(1);
+        if inputs == 0 || outputs == 0 || weight.len() != outputs * inputs {
+            return Err(Error::shape(name, format!("rows of {inputs}"), format!("{} values", weight.len())));
+        }
+        if bias.is_empty() {
+            bias = vec![0.0; outputs];
+        }
+        if bias.len() != outputs {
+            let found = format!("{} values", bias.len());
+            return Err(Error::shape(name, format!("a bias of {outputs} values"), found));
+        }
+        let view = View::new(weight, outputs, inputs).transposed();
+        Ok(PackedLinear { weight: PackedOperand::packed(format, Operand::Right, view), bias })
+    }
+
+    /// Returns the number of outputs.
+    pub(super) fn outputs(&self) -> usize {
+        self.weight.len()
+    }
+
+    /// Returns the number format of the weight and of packed rows.
+    pub(super) fn format(&self) -> NumberFormat {
+        self.weight.format()
+    }
+
+    /// Returns the number of inputs.
+    pub(super) fn inputs(&self) -> usize {
+        self.weight.depth()
+    }
+
+    /// Computes `out = x Wᵀ + b`.
+    pub(super) fn forward(&self, x: &PackedOperand, out: &mut [f32], scratch: &TaskScratch) {
+        let shape = BlockShape::new(x);
+        let tiles = tiles_mut(out, shape.tiling(self.outputs(), 1));
+        self.for_each_block(x, shape, tiles, scratch, |mut block, mut out| {
+            let bias = &self.bias[block.columns.clone()];
+            for (row, values) in block.rows_mut().enumerate() {
+                let out = out.row(row, 0);
+                out.copy_from_slice(values);
+                add(out, bias);
+            }
+        });
+    }
+
+    /// Computes `out += x Wᵀ + b`.
+    pub(super) fn forward_add(&self, x: &PackedOperand, out: &mut [f32], scratch: &TaskScratch) {
+        let shape = BlockShape::new(x);
+        let tiles = tiles_mut(out, shape.tiling(self.outputs(), 1));
+        self.for_each_block(x, shape, tiles, scratch, |mut block, mut out| {
+            let bias = &self.bias[block.columns.clone()];
+            for (row, values) in block.rows_mut().enumerate() {
+                add_pair(out.row(row, 0), values, bias);
+            }
+        });
+    }
+
+    /// Computes `out = silu(x Wᵀ + b)`, packed for the next product.
+    pub(super) fn forward_silu(&self, x: &PackedOperand, out: &mut PackedOperand, scratch: &TaskScratch) {
+        let shape = BlockShape::new(x);
+        out.resize(x.len(), self.outputs());
+        self.for_each_block(
+            x,
+            shape,
+            out.tiles_mut(shape.rows, shape.columns),
+            scratch,
+            |mut block, mut out| {
+                let bias = &self.bias[block.columns.clone()];
+                block.rows_mut().for_each(|row| add_silu(row, bias));
+                out.pack(View::new(block.values, block.rows.len(), block.columns.len()));
+            },
+        );
+    }
+
+    /// Computes `out = a ∘ σ(g)` of `[a g] = x Wᵀ + b`, with a weight from [`interleave_gates`].
+    pub(super) fn forward_glu(&self, x: &PackedOperand, out: &mut [f32], scratch: &TaskScratch) {
+        let shape = BlockShape::new(x);
+        let tiles = tiles_mut(out, shape.tiling(self.outputs(), 2));
+        self.for_each_block(x, shape, tiles, scratch, |mut block, mut out| {
+            const GROUP: usize = 2 * CHANNELS_PER_GATE_GROUP;
+            let bias = &self.bias[block.columns.clone()];
+            for (row, values) in block.rows_mut().enumerate() {
+                let outputs = out.row(row, 0).chunks_mut(CHANNELS_PER_GATE_GROUP);
+                for (out, (group, bias)) in outputs.zip(values.chunks(GROUP).zip(bias.chunks(GROUP))) {
+                    add_glu(out, group, bias);
+                }
+            }
+        });
+    }
+
+    /// Computes `out = max(x Wᵀ + b, 0)` on the calling thread.
+    pub(super) fn forward_relu_in_task(&self, x: &PackedOperand, out: &mut [f32]) {
+        let part = RightPart { operand: &self.weight, first_column: 0, first_step: 0 };
+        let view = ViewMut::new(out, x.len(), self.outputs());
+        multiply(view, (x, 0), part, SumOrder::Blocked, Accumulate::Replace);
+        out.chunks_exact_mut(self.outputs()).for_each(|row| add_relu(row, &self.bias));
+    }
+
+    /// Calls `finish` with each block of `x Wᵀ` and the corresponding part.
+    ///
+    /// Parts are in the order of [`tiles_mut`]: all bands of a strip, then those of the next one.
+    fn for_each_block<P: Parts>(
+        &self,
+        x: &PackedOperand,
+        shape: BlockShape,
+        parts: P,
+        scratch: &TaskScratch,
+        finish: impl Fn(Block, P::Part) + Sync,
+    ) {
+        let bands = x.len().div_ceil(shape.rows);
+        par_for(parts, |task, part| {
+            let (first_row, first_column) = (task % bands * shape.rows, task / bands * shape.columns);
+            let rows = first_row..x.len().min(first_row + shape.rows);
+            let columns = first_column..self.outputs().min(first_column + shape.columns);
+            let mut buffer = scratch.lock();
+            let values = buffer.ensure_len(rows.len() * columns.len(), 0.0);
+            let right = RightPart { operand: &self.weight, first_column, first_step: 0 };
+            let view = ViewMut::new(values, rows.len(), columns.len());
+            multiply(view, (x, first_row), right, SumOrder::Blocked, Accumulate::Replace);
+            finish(Block { values, rows, columns }, part);
+        });
+    }
+}
+
+/// The division of a product into blocks.
+#[derive(Debug, Clone, Copy)]
+struct BlockShape {
+    rows: usize,
+    columns: usize,
+}
+
+impl BlockShape {
+    fn new(x: &PackedOperand) -> Self {
+        let multiple = x.row_multiple();
+        let rows = ROWS_PER_BLOCK / multiple * multiple;
+        BlockShape {
+            rows: rows.max(multiple),
+            columns: match x.len() {
+                0..=FEW_ROWS => FEW_ROWS_COLUMNS,
+                _ if x.depth() >= DEEP_SUM_STEPS => DEEP_SUM_COLUMNS,
+                _ => COLUMNS_PER_BLOCK,
+            },
+        }
+    }
+
+    /// Returns the division of result rows with `outputs / divisor` columns.
+    fn tiling(&self, outputs: usize, divisor: usize) -> Tiling {
+        Tiling { rows: self.rows, planes: 1, columns: outputs / divisor, width: self.columns / divisor }
+    }
+}
+
+/// Packs `count` rows that `fill(row, values)` computes, for products.
+pub(super) fn pack_rows(
+    out: &mut PackedOperand,
+    count: usize,
+    width: usize,
+    scratch: &TaskScratch,
+    fill: impl Fn(Range<usize>, &mut [f32]) + Sync,
+) {
+    out.resize(count, width);
+    let multiple = out.row_multiple();
+    let band = (ROWS_PER_PACKING / multiple * multiple).max(multiple);
+    par_for(out.tiles_mut(band, width), |index, mut tile| {
+        let rows = index * band..count.min((index + 1) * band);
+        let mut buffer = scratch.lock();
+        let values = buffer.ensure_len(rows.len() * width, 0.0);
+        fill(rows.clone(), values);
+        tile.pack(View::new(values, rows.len(), width));
+    });
+}
+
+/// Packs rows of `width` values for products.
+pub(super) fn pack_slice(out: &mut PackedOperand, rows: &[f32], width: usize) {
+    let count = rows.len() / width;
+    out.resize(count, width);
+    let multiple = out.row_multiple();
+    let band = (ROWS_PER_PACKING / multiple * multiple).max(multiple);
+    par_for((out.tiles_mut(band, width), parts(rows, band * width)), |_, (mut tile, rows)| {
+        tile.pack(View::new(rows, rows.len() / width, width));
+    });
+}
+
+/// Returns the scratch memory of a task of this module, for rows of `width` values.
+pub(super) fn task_requirement(width: usize) -> ScratchReq {
+    let block = ScratchReq::aligned::<f32>(ROWS_PER_BLOCK * DEEP_SUM_COLUMNS);
+    block.or(ScratchReq::aligned::<f32>(2 * ROWS_PER_PACKING * width))
+}
+
+/// Reorders the rows `[a g]` of a weight or bias `[2W, I]` for [`PackedLinear::forward_glu`].
+///
+/// 32 rows of a are followed by those of their gates.
+pub(super) fn interleave_gates(values: &[f32], inputs: usize) -> Vec<f32> {
+    let (a, gates) = values.split_at(values.len() / 2);
+    let group = CHANNELS_PER_GATE_GROUP * inputs;
+    a.chunks(group).zip(gates.chunks(group)).flat_map(|(a, gates)| a.iter().chain(gates)).copied().collect()
+}
