@@ -257,6 +257,26 @@ pub trait Real:
         step_tiles: usize,
         accumulate: Accumulate,
     );
+    /// Packs the high and low tile of a split operand; see [`SplitBf16Format`].
+    ///
+    /// [`SplitBf16Format`]: crate::packed::bf16::SplitBf16Format
+    #[doc(hidden)]
+    fn pack_split_tile(
+        level: Bf16,
+        source: &OperandSource<Self>,
+        position: (usize, usize),
+        operand: Operand,
+        tiles: [&mut Tile; 2],
+    );
+    /// Computes `out (=|+=) left · right` over `step_tiles` pairs of tiles of the sum.
+    #[doc(hidden)]
+    fn split_bf16_product(
+        level: Bf16,
+        out: ViewMut<Self>,
+        operands: (TilePanels, TilePanels),
+        step_tiles: usize,
+        accumulate: Accumulate,
+    );
 }
 
 impl Real for f32 {
@@ -475,6 +495,25 @@ impl Real for f32 {
         let (left, right) = operands;
         bf16::product_f32(level, out, left, right, step_tiles, accumulate);
     }
+    fn pack_split_tile(
+        level: Bf16,
+        source: &OperandSource<f32>,
+        position: (usize, usize),
+        operand: Operand,
+        tiles: [&mut Tile; 2],
+    ) {
+        bf16::split::pack_split_tile_f32(level, source, position, operand, tiles);
+    }
+    fn split_bf16_product(
+        level: Bf16,
+        out: ViewMut<f32>,
+        operands: (TilePanels, TilePanels),
+        step_tiles: usize,
+        accumulate: Accumulate,
+    ) {
+        let (left, right) = operands;
+        bf16::split::product_f32(level, out, left, right, step_tiles, accumulate);
+    }
 }
 
 impl Real for f64 {
@@ -682,5 +721,24 @@ impl Real for f64 {
     ) {
         let (left, right) = operands;
         bf16::product_plain(out, left, right, step_tiles, accumulate);
+    }
+    fn pack_split_tile(
+        _: Bf16,
+        source: &OperandSource<f64>,
+        position: (usize, usize),
+        operand: Operand,
+        tiles: [&mut Tile; 2],
+    ) {
+        bf16::split::pack_split_tile(source, position, operand, tiles);
+    }
+    fn split_bf16_product(
+        _: Bf16,
+        out: ViewMut<f64>,
+        operands: (TilePanels, TilePanels),
+        step_tiles: usize,
+        accumulate: Accumulate,
+    ) {
+        let (left, right) = operands;
+        bf16::split::product_plain(out, left, right, step_tiles, accumulate);
     }
 }

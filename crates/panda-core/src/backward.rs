@@ -9,7 +9,10 @@ use std::{ops::Range, sync::Mutex};
 
 use kernels::{
     Accumulate, View, ViewMut, WorkerSlots, ensure_capacity, ensure_len, lock,
-    packed::{FullFormat, Operand, OperandFormat, bf16::Bf16Format},
+    packed::{
+        FullFormat, Operand, OperandFormat,
+        bf16::{Bf16Format, SplitBf16Format},
+    },
     par_for, parts, parts_mut, run_in_pool, zeros,
 };
 
@@ -128,7 +131,7 @@ pub(crate) fn backward_impl<F: Real>(
             score_gradient: ScoreGradient { selection, normalized, adjoints },
             score_sites: normalized.saved_scores.compatible_sites(&plan, head.classes).min(sites.count()),
         };
-        Ok(match workspace.precision {
+        Ok(match workspace.precision.resolve::<F>() {
             Precision::Full => {
                 let mut operands = std::mem::take(&mut workspace.full_operands);
                 let num_active = pass.run::<FullFormat>(sites, workspace, &mut operands, &mut sink);
@@ -138,6 +141,12 @@ pub(crate) fn backward_impl<F: Real>(
             Precision::Bf16 => {
                 let mut operands = std::mem::take(&mut workspace.bf16_operands);
                 let num_active = pass.run::<Bf16Format>(sites, workspace, &mut operands, &mut sink);
+                workspace.bf16_operands = operands;
+                num_active
+            }
+            Precision::Bf16x3 => {
+                let mut operands = std::mem::take(&mut workspace.bf16_operands);
+                let num_active = pass.run::<SplitBf16Format>(sites, workspace, &mut operands, &mut sink);
                 workspace.bf16_operands = operands;
                 num_active
             }

@@ -10,7 +10,7 @@ use kernels::{
     ReusableBuffer, WorkerSlots,
     packed::{
         FullFormat, Operand, OperandFormat,
-        bf16::{Bf16Format, DEPTH},
+        bf16::{Bf16Format, DEPTH, SplitBf16Format},
     },
 };
 
@@ -92,9 +92,10 @@ impl Blocking {
 
     /// Selects the sizes for a precision.
     pub(crate) fn for_precision<F: Real>(plan: &Plan<F>, h: usize, precision: Precision) -> Self {
-        match precision {
+        match precision.resolve::<F>() {
             Precision::Full => Self::new::<F, FullFormat>(plan, h),
             Precision::Bf16 => Self::new::<F, Bf16Format>(plan, h),
+            Precision::Bf16x3 => Self::new::<F, SplitBf16Format>(plan, h),
         }
     }
 

@@ -7,7 +7,10 @@ use std::ops::Range;
 
 use kernels::{
     ViewMut, WorkerSlots, ensure_capacity, ensure_len,
-    packed::{FullFormat, OperandFormat, bf16::Bf16Format},
+    packed::{
+        FullFormat, OperandFormat,
+        bf16::{Bf16Format, SplitBf16Format},
+    },
     par_for, parts, parts_mut, run_in_pool,
 };
 
@@ -62,7 +65,7 @@ pub(crate) fn forward_impl<F: Real>(
         let mut out = workspace.take_buffers(&plan, sites.count(), selection.per_site(), head);
         let blocking = Blocking::for_precision(&plan, head.hidden, workspace.precision);
         let pass = ForwardPass { plan, blocking, head, selection };
-        match workspace.precision {
+        match workspace.precision.resolve::<F>() {
             Precision::Full => {
                 let mut operands = std::mem::take(&mut workspace.full_operands);
                 pass.run::<FullFormat>(sites, workspace, &mut operands, &mut out);
@@ -71,6 +74,11 @@ pub(crate) fn forward_impl<F: Real>(
             Precision::Bf16 => {
                 let mut operands = std::mem::take(&mut workspace.bf16_operands);
                 pass.run::<Bf16Format>(sites, workspace, &mut operands, &mut out);
+                workspace.bf16_operands = operands;
+            }
+            Precision::Bf16x3 => {
+                let mut operands = std::mem::take(&mut workspace.bf16_operands);
+                pass.run::<SplitBf16Format>(sites, workspace, &mut operands, &mut out);
                 workspace.bf16_operands = operands;
             }
         }

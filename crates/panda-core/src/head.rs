@@ -14,7 +14,7 @@
 use std::{ops::Range, sync::Mutex};
 
 use kernels::{
-    Accumulate, AlignedVec, ReusableBuffer, ScratchReq, View, ViewMut, items_mut, lock,
+    Accumulate, AlignedVec, ReusableBuffer, ScratchReq, View, ViewMut, lock,
     packed::{Operand, OperandFormat},
     par_find, par_for, parts, parts_mut, range_parts,
 };
@@ -28,6 +28,8 @@ use crate::{
 
 /// Weights of a task that checks them.
 const WEIGHTS_PER_TASK: usize = 1 << 16;
+/// Largest number of words of a micro-panel in a piece.
+const MAX_PANEL_WORDS: usize = 2;
 
 /// Borrowed weight *C x H* and bias *C* of the head.
 #[derive(Debug, Clone, Copy)]
@@ -61,9 +63,9 @@ impl<'a, F: Real> Head<'a, F> {
     /// weights make scores NaN, which forward reports with the site.
     pub(crate) fn check_weights(&self, precision: Precision) -> Result<()> {
         // The scaled weight overflows to infinity if the weight overflows in the precision.
-        let scale = match precision {
+        let scale = match precision.resolve::<F>() {
             Precision::Full => F::ONE,
-            Precision::Bf16 => F::from_f64(F::MAX.to_f64() / Precision::BF16_LIMIT),
+            Precision::Bf16 | Precision::Bf16x3 => F::from_f64(F::MAX.to_f64() / Precision::BF16_LIMIT),
         };
         let find_infinite = |_, weight: &[F]| has_infinite_or_nan(weight, scale).then_some(());
         if par_find(parts(self.weight, WEIGHTS_PER_TASK), find_infinite).is_none() {
@@ -286,13 +288,16 @@ fn pack_panels<'a, F: Real, N: OperandFormat<F>>(
     if N::STEPWISE {
         par_for(parts_mut(packed, N::words(Operand::Right, blocking.nr, blocking.steps_per_task)), pack);
     } else {
-        // The NR columns are two micro-panels, which have one word each for these steps. The words
-        // of both are not adjacent, so they are packed in a temporary pair.
-        let (low, high) = packed.split_at_mut(packed.len() / 2);
-        par_for((items_mut(low), items_mut(high)), |piece, (low, high)| {
-            let mut words = [N::ZERO; 2];
-            pack(piece, &mut words);
-            [*low, *high] = words;
+        // The NR columns are two micro-panels. Their words for these steps, one or two each, are
+        // not adjacent, so they are packed in temporary memory.
+        let panel_words = N::words(Operand::Right, blocking.nr, blocking.steps_per_task) / 2;
+        let (first, second) = packed.split_at_mut(packed.len() / 2);
+        par_for((parts_mut(first, panel_words), parts_mut(second, panel_words)), |piece, panels| {
+            let mut words = [N::ZERO; 2 * MAX_PANEL_WORDS];
+            let words = &mut words[..2 * panel_words];
+            pack(piece, words);
+            panels.0.copy_from_slice(&words[..panel_words]);
+            panels.1.copy_from_slice(&words[panel_words..]);
         });
     }
 }

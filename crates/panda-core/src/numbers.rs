@@ -72,6 +72,16 @@ pub enum Precision {
     /// Fast with AMX tiles or AVX-512 BF16 ([`Precision::is_native`]); elsewhere slow, with the
     /// same results up to the rounding of `f32` sums.
     Bf16,
+    /// Each `f32` number as a sum of two bf16 numbers: errors of up to 2^-17 relative.
+    ///
+    /// A product `a b` is `high_a high_b + high_a low_b + low_a high_b`, with an error of at most
+    /// `2^-15 |a b|`, about 3e-5; sums are `f32`. In sums, errors of both signs cancel: gradients
+    /// commonly have relative errors of about 2e-6. Weights of 3.396e38 or more are
+    /// refused, as for bf16.
+    ///
+    /// Used for rows of `f32` on a CPU with AMX tiles, where it is about twice as fast as
+    /// [`Precision::Full`]; elsewhere the products are those of `Full`.
+    Bf16x3,
 }
 
 impl Precision {
@@ -83,6 +93,7 @@ impl Precision {
         match self {
             Self::Full => element_bytes,
             Self::Bf16 => 2,
+            Self::Bf16x3 => 4,
         }
     }
 
@@ -91,6 +102,13 @@ impl Precision {
         match self {
             Self::Full => true,
             Self::Bf16 => kernels::packed::bf16::is_native(),
+            Self::Bf16x3 => kernels::packed::bf16::has_tiles(),
         }
+    }
+
+    /// Returns the precision that this CPU uses for rows of type `F`.
+    pub(crate) fn resolve<F: Real>(self) -> Self {
+        let is_split = size_of::<F>() == size_of::<f32>() && self.is_native();
+        if self == Self::Bf16x3 && !is_split { Self::Full } else { self }
     }
 }

@@ -7,7 +7,7 @@ use kernels::{
     ReusableBuffer, ScratchReq, WorkerSlots, ensure_len,
     packed::{
         FullFormat,
-        bf16::{Bf16Format, Tile},
+        bf16::{Bf16Format, SplitBf16Format, Tile},
     },
     reset,
 };
@@ -167,9 +167,9 @@ impl<F: Real> Workspace<F> {
         let wave_buffers: [&mut dyn ReusableBuffer; _] =
             [wave_sites, active, hidden, gradient, score_slots, column_sums, statistics, selected_scores];
         // The operands of the other precision are empty.
-        let operands = match precision {
+        let operands = match precision.resolve::<F>() {
             Precision::Full => self.full_operands.buffers_mut(),
-            Precision::Bf16 => self.bf16_operands.buffers_mut(),
+            Precision::Bf16 | Precision::Bf16x3 => self.bf16_operands.buffers_mut(),
         };
         let result_buffers: [&mut dyn ReusableBuffer; _] =
             [&mut saved_scores.scores, &mut saved_hidden.rows, max, log_sum, emissions];
@@ -255,9 +255,10 @@ fn requirements<F: Real>(plan: &Plan<F>, shape: Shape, precision: Precision) -> 
     let selected_scores = ScratchReq::new::<F>(selected.max(1)).times(wave_sites).times(group_tiles);
     let (hidden_sites, _) = plan.hidden_waves(blocking.strip_rows);
     // h: hidden rows, w: weight, g: score gradient, t: transposed; left or right operand.
-    let [h_left, h_right, wt_right, w_right, gt_left, g_left] = match precision {
+    let [h_left, h_right, wt_right, w_right, gt_left, g_left] = match precision.resolve::<F>() {
         Precision::Full => operand_requirements::<F, FullFormat>(plan, h),
         Precision::Bf16 => operand_requirements::<F, Bf16Format>(plan, h),
+        Precision::Bf16x3 => operand_requirements::<F, SplitBf16Format>(plan, h),
     };
     [
         ScratchReq::new::<usize>(wave_sites),

@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -45,7 +46,9 @@ def inputs(sizes: argparse.Namespace, durations: int) -> list[Tensor]:
     ]
 
 
-def panda(sizes: argparse.Namespace, loss: str) -> Callable[[], Tensor]:
+def panda(
+    sizes: argparse.Namespace, loss: Literal["rnnt", "tdt"], precision: Literal["full", "bf16x3"] = "full"
+) -> Callable[[], Tensor]:
     from panda_rnnt.torch import transducer_loss
 
     durations = DURATIONS if loss == "tdt" else ()
@@ -53,7 +56,12 @@ def panda(sizes: argparse.Namespace, loss: str) -> Callable[[], Tensor]:
 
     def step() -> Tensor:
         value = transducer_loss(
-            *arguments, loss=loss, durations=durations, activation="relu", budget=sizes.budget << 20
+            *arguments,
+            loss=loss,
+            durations=durations,
+            activation="relu",
+            budget=sizes.budget << 20,
+            precision=precision,
         )
         value.backward()
         return value
@@ -117,6 +125,8 @@ def transformers(sizes: argparse.Namespace) -> Callable[[], Tensor]:
 SYSTEMS: dict[str, Callable[[argparse.Namespace], Callable[[], Tensor]]] = {
     "panda rnnt": functools.partial(panda, loss="rnnt"),
     "panda tdt": functools.partial(panda, loss="tdt"),
+    "panda rnnt bf16x3": functools.partial(panda, loss="rnnt", precision="bf16x3"),
+    "panda tdt bf16x3": functools.partial(panda, loss="tdt", precision="bf16x3"),
     "torch products": products,
     "torchaudio rnnt": torchaudio,
     "transformers tdt": transformers,

@@ -2,7 +2,11 @@
 //!
 //! Axes: B utterances, T frames, U+1 label positions.
 use pyo3::{Bound, PyAny, PyResult, Python, exceptions::PyValueError, pyfunction};
-use rnnt_dp::{Regularizers, Topology, forward_backward};
+use rnnt_dp::{
+    Regularizers, Topology,
+    ctc::{TieBreak, best_path},
+    forward_backward,
+};
 
 use crate::{
     arrays::{Array, ArrayElement, Borrowed},
@@ -82,57 +86,12 @@ pub fn ctc_best_path(py: Python, emissions: &Bound<PyAny>, labels: &Bound<PyAny>
         )));
     }
     let emissions = emissions.elements::<f64>()?;
-    let path = py.detach(|| best_columns(emissions, &labels));
-    let frames = path.len();
-    Ok(i64::array(path, vec![frames]))
-}
-
-/// Returns the column of each frame; empty without a possible alignment.
-///
-/// State s of the 2U + 1 states `blank, label, blank, ..` is entered from itself, from s - 1, and
-/// from s - 2 if both are labels and differ. Ties are resolved as in torchaudio: in favor of the
-/// later state of the path before, and of a label in the last frame.
-fn best_columns(emissions: &[f64], labels: &[i64]) -> Vec<i64> {
-    let (width, states) = (labels.len() + 1, 2 * labels.len() + 1);
-    let column = |state: usize| if state.is_multiple_of(2) { 0 } else { state / 2 + 1 };
-    let may_skip: Vec<bool> = (0..states)
-        .map(|state| state % 2 == 1 && state >= 3 && labels[state / 2] != labels[state / 2 - 1])
-        .collect();
-    let mut scores = vec![f64::NEG_INFINITY; states];
-    (0..states.min(2)).for_each(|state| scores[state] = emissions[column(state)]);
-    let mut next_scores = scores.clone();
-    // How many states earlier the best path was in the frame before.
-    let mut steps = vec![0u8; emissions.len() / width * states];
-    for (row, steps) in emissions.chunks_exact(width).zip(steps.chunks_exact_mut(states)).skip(1) {
-        for state in 0..states {
-            let (mut best, mut step) = (scores[state], 0);
-            if state >= 1 && scores[state - 1] > best {
-                (best, step) = (scores[state - 1], 1);
-            }
-            if may_skip[state] && scores[state - 2] > best {
-                (best, step) = (scores[state - 2], 2);
-            }
-            next_scores[state] = best + row[column(state)];
-            steps[state] = step;
-        }
-        std::mem::swap(&mut scores, &mut next_scores);
-    }
-    let ends_in_blank = states == 1 || scores[states - 1] > scores[states - 2];
-    let mut state = if ends_in_blank { states - 1 } else { states - 2 };
-    if scores[state] == f64::NEG_INFINITY {
-        return Vec::new();
-    }
-    let mut path: Vec<i64> = steps
-        .chunks_exact(states)
-        .rev()
-        .map(|steps| {
-            let emitted = column(state) as i64;
-            state -= usize::from(steps[state]);
-            emitted
-        })
-        .collect();
-    path.reverse();
-    path
+    // Labels are only compared with each other.
+    let labels: Vec<u32> = labels.iter().map(|&label| label as u32).collect();
+    let path = py.detach(|| best_path(&labels, emissions, TieBreak::Early)).map_err(value_error)?;
+    let columns: Vec<i64> = path.columns.iter().map(|&column| column as i64).collect();
+    let frames = columns.len();
+    Ok(i64::array(columns, vec![frames]))
 }
 
 /// Converts an error of a lattice sum.

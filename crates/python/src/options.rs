@@ -102,7 +102,8 @@ impl LossOptions {
         let precision = match self.precision.as_str() {
             "full" => Precision::Full,
             "bf16" => Precision::Bf16,
-            found => return Err(unknown_name("precision", "'full' or 'bf16'", found)),
+            "bf16x3" => Precision::Bf16x3,
+            found => return Err(unknown_name("precision", "'full', 'bf16' or 'bf16x3'", found)),
         };
         let defaults = Options::default();
         Ok(Options {

@@ -66,12 +66,13 @@ pub fn num_threads() -> PyResult<usize> {
 
 /// Sets the number of threads of later calls; the results do not depend on it.
 #[pyfunction]
-pub fn set_num_threads(threads: usize) -> PyResult<()> {
-    if !(1..=MAX_THREADS).contains(&threads) {
+pub fn set_num_threads(threads: i64) -> PyResult<()> {
+    let Some(threads) = usize::try_from(threads).ok().filter(|count| (1..=MAX_THREADS).contains(count))
+    else {
         return Err(PyValueError::new_err(format!(
             "threads: expected a number from 1 to {MAX_THREADS}, found {threads}"
         )));
-    }
+    };
     CHOSEN_THREADS.store(threads, Ordering::Release);
     Ok(())
 }

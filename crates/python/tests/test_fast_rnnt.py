@@ -858,8 +858,20 @@ def test_bad_posteriors_of_ranges() -> None:
         ((px_grad[..., :4], py_grad, boundary, 0), "s_range: expected at least 1"),
         ((px_grad, py_grad, boundary * 0, 2), "boundary: expected end frames of at least 1"),
         ((px_grad[..., :4], py_grad, torch.tensor([[0, 0, 3, 2]]), 2), "at least the end symbol"),
+        ((px_grad, py_grad, torch.tensor([[0, 0, 4, 4]]), 2), r"boundary\[0\]: .* of at most 3 symbols"),
+        ((px_grad, py_grad, torch.tensor([[0, 0, 3, 5]]), 2), "and 4 frames"),
+        ((px_grad, py_grad, torch.tensor([[0, -1, 3, 4]]), 2), "begins from 0"),
+        ((px_grad, py_grad * torch.nan, boundary, 2), "py_grad: expected posteriors, found NaN"),
     ):
         with pytest.raises(ValueError, match=message):
             fast_rnnt.get_rnnt_prune_ranges(*arguments)
+    with pytest.raises(TypeError, match="boundary: expected int64"):
+        fast_rnnt.get_rnnt_prune_ranges(px_grad, py_grad, boundary.float(), 2)
+    am, lm = torch.rand(1, 4, 2), torch.rand(1, 4, 2)
+    with pytest.raises(TypeError, match="ranges: expected integers"):
+        fast_rnnt.do_rnnt_pruning(am, lm, torch.zeros(1, 4, 2))
+    for position in (-1, 4):
+        with pytest.raises(ValueError, match=f"positions from 0 to 3, found {position}"):
+            fast_rnnt.do_rnnt_pruning(am, lm, torch.full((1, 4, 2), position))
     with pytest.raises(ValueError, match="ranges: expected batch and frames"):
         fast_rnnt.do_rnnt_pruning(torch.rand(1, 4, 2), torch.rand(1, 4, 2), torch.zeros(1, 3, 2).long())

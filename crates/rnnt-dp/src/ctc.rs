@@ -13,7 +13,7 @@ mod path;
 mod trellis;
 
 pub use emission_times::{confidences, emission_posteriors, expected_emission_frames};
-pub use path::{CtcPath, best_path, sample_paths};
+pub use path::{CtcPath, TieBreak, best_path, sample_paths};
 
 use kernels::{ScratchReq, ensure_capacity};
 

@@ -16,6 +16,9 @@
 mod amx;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+pub(crate) mod split;
+
+pub use split::SplitBf16Format;
 
 use super::{Operand, OperandFormat, OperandSource, OutputTile};
 use crate::{Accumulate, Real, View, ViewMut, simd::Bf16};
@@ -186,6 +189,14 @@ fn to_bf16<F: Real>(value: F) -> u16 {
         _ => magnitude + 0x7fff + (magnitude >> 16 & 1),
     };
     ((sign | rounded) >> 16) as u16
+}
+
+/// Returns whether the CPU has AMX tiles for bf16.
+pub fn has_tiles() -> bool {
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    return matches!(Bf16::best(), Bf16::Amx(..));
+    #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+    return false;
 }
 
 /// Portable product in plain loops, over `step_tiles` tiles of the sum.

@@ -173,7 +173,11 @@ impl ModelConfig {
         expect_none("loss.clamp", clamp.is_none(), format!("{clamp:?}"))?;
         expect_none("loss.activation", activation == ActivationKind::Tanh, "another than tanh".into())?;
         expect_none("training.topology", *topology == Topology::rnnt(), topology.to_string())?;
-        expect_none("training.precision", *precision == PrecisionKind::Full, "bf16".into())?;
+        expect_none(
+            "training.precision",
+            *precision == PrecisionKind::Full,
+            format!("{precision:?}").to_lowercase(),
+        )?;
         expect_none("training.fastemit", *fastemit == 0.0, fastemit.to_string())?;
         expect_none("training.delay_penalty", *delay_penalty == 0.0, delay_penalty.to_string())?;
         expect_none("training.label_smoothing", *label_smoothing == 0.0, label_smoothing.to_string())?;

@@ -73,6 +73,8 @@ pub enum PrecisionKind {
     Full,
     /// bf16, with sums in `f32`.
     Bf16,
+    /// Two bf16 numbers for each `f32`, on processors with AMX; `f32` elsewhere.
+    Bf16x3,
 }
 
 impl PrecisionKind {
@@ -81,6 +83,7 @@ impl PrecisionKind {
         match self {
             Self::Full => Precision::Full,
             Self::Bf16 => Precision::Bf16,
+            Self::Bf16x3 => Precision::Bf16x3,
         }
     }
 }

@@ -94,7 +94,7 @@ fn check_extreme_sizes<F: Real>() {
         for hidden in sizes {
             for classes in sizes {
                 let shape = Shape { sites, hidden, classes, selected: 2 };
-                for precision in [Precision::Full, Precision::Bf16] {
+                for precision in [Precision::Full, Precision::Bf16, Precision::Bf16x3] {
                     for (budget, keep_scores) in budgets {
                         let plan = match Plan::<F>::new(shape, precision, budget, keep_scores) {
                             Ok(plan) => plan,
@@ -157,7 +157,7 @@ fn each_step_has_tasks_for_many_threads() {
     for sites in [2600, 10_000, 50_000] {
         for classes in [1024, 4096, 65_536] {
             for hidden in [256, 512, 1024] {
-                for precision in [Precision::Full, Precision::Bf16] {
+                for precision in [Precision::Full, Precision::Bf16, Precision::Bf16x3] {
                     for (budget, keep_scores) in
                         [(DEFAULT_BUDGET, true), (usize::MAX, false), (usize::MAX, true)]
                     {
@@ -174,9 +174,10 @@ fn each_step_has_tasks_for_many_threads() {
                             tasks.pull_back,
                         ];
                         // A longer wave would exceed the budget or displace saved scores.
-                        let has_short_wave = precision == Precision::Bf16
+                        let wide = if precision == Precision::Bf16x3 { 512 } else { 1024 };
+                        let has_short_wave = precision != Precision::Full
                             && (sites, classes) == (2600, 1024)
-                            && (!keep_scores || budget == DEFAULT_BUDGET && hidden == 1024);
+                            && (!keep_scores || budget == DEFAULT_BUDGET && hidden >= wide);
                         let min_tasks = if has_short_wave { 105 } else { 128 };
                         let case = format!("{shape:?} {precision:?} {budget} {keep_scores} {plan:?}");
                         assert!(steps.iter().all(|step| *step >= min_tasks), "{case}: {tasks:?}");
@@ -226,7 +227,7 @@ fn tasks_are_as_many_as_calls() {
     let emissions = vec![-1.0; n];
     let adjoints = &Adjoints::new(&emissions);
     for (wave_sites, block_sites) in [(n, 224), (n, 100), (n, n), (617, 224), (617, 101)] {
-        for precision in [Precision::Full, Precision::Bf16] {
+        for precision in [Precision::Full, Precision::Bf16, Precision::Bf16x3] {
             let (fill_calls, pull_back_calls) = (AtomicUsize::new(0), AtomicUsize::new(0));
             let sites = &CountingSites { sites: n, fill_calls, pull_back_calls };
             let plan = Plan::custom(wave_sites, block_sites, 40, 1, 0);

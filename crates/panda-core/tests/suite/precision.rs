@@ -219,14 +219,50 @@ fn plans_and_saved_scores_change_only_rounding() {
 #[test]
 fn threads_change_no_bit() {
     let problem = Problem::new();
-    let bits = |threads: usize| -> Vec<u64> {
+    let bits = |threads: usize, precision: Precision| -> Vec<u64> {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        let Output { normalized, gradients } = pool.install(|| problem.run_with(Precision::Bf16));
+        let Output { normalized, gradients } = pool.install(|| problem.run_with(precision));
         let single_bits = |x: &f32| u64::from(x.to_bits());
         let doubles = normalized.emissions.iter().chain(&gradients.bias).map(|x| x.to_bits());
         let singles = gradients.weight.iter().chain(&gradients.sites).map(single_bits);
         doubles.chain(singles).collect()
     };
-    let expected = bits(1);
-    [2, 3, 5].into_iter().for_each(|threads| assert!(bits(threads) == expected, "{threads} threads"));
+    for precision in [Precision::Bf16, Precision::Bf16x3] {
+        let expected = bits(1, precision);
+        for threads in [2, 3, 5] {
+            assert!(bits(threads, precision) == expected, "{precision:?}, {threads} threads");
+        }
+    }
+}
+
+/// Without AMX tiles, the bits are those of full precision.
+#[test]
+fn split_numbers_have_errors_of_a_few_units_of_single_precision() {
+    let problem = Problem::new();
+    let to_f64 = |values: &[f32]| values.iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
+    let (hidden, weight, bias) = (to_f64(&problem.hidden), to_f64(&problem.weight), to_f64(&problem.bias));
+    let (rows, head) = (Rows::new(&hidden, H).unwrap(), Head::new(&weight, Some(&bias), H).unwrap());
+    let mut workspace = Workspace::new(usize::MAX, false);
+    let normalized = forward(&rows, &head, &problem.selection, &mut workspace).unwrap();
+    let mut expected = Gradients::zero(rows.zero_gradient(), &head);
+    let (sites, selection, adjoints) = (&rows, &problem.selection, &Adjoints::new(&problem.adjoints));
+    let inputs = BackwardInputs { sites, head: &head, selection, normalized: &normalized, adjoints };
+    backward(inputs, &mut workspace, &mut expected).unwrap();
+
+    let Output { normalized: split, gradients } = problem.run_with(Precision::Bf16x3);
+    for (split, expected) in split.emissions.iter().zip(&normalized.emissions) {
+        assert!((split - expected).abs() < 2e-5, "{split} {expected}");
+    }
+    let round = |values: &[f64]| values.iter().map(|&x| x as f32).collect::<Vec<_>>();
+    for (actual, expected) in
+        [(&gradients.weight, round(&expected.weight)), (&gradients.sites, round(&expected.sites))]
+    {
+        let error = relative_error(actual, &expected);
+        assert!(error < 5e-6, "{error}");
+        assert!(!Precision::Bf16x3.is_native() || error > 2e-7, "split numbers were not used: {error}");
+    }
+    if !Precision::Bf16x3.is_native() {
+        let full = problem.run_with(Precision::Full);
+        assert!(split.emissions == full.normalized.emissions && gradients.weight == full.gradients.weight);
+    }
 }

@@ -32,7 +32,9 @@ def get_rnnt_prune_ranges(px_grad: Tensor, py_grad: Tensor, boundary: Tensor, s_
         Positions ``[B, T, s_range]``, int64, at most S+1 for each frame.
 
     Raises:
-        ValueError: Shapes that do not match; an ``s_range`` without a path; without frames.
+        ValueError: Shapes that do not match; an ``s_range`` without a path; without frames; a boundary
+            outside the lattice; NaN.
+        TypeError: A boundary that is not int64.
 
     Cost: O(B S T s_range) additions.
     """
@@ -87,17 +89,24 @@ def do_rnnt_pruning(am: Tensor, lm: Tensor, ranges: Tensor) -> tuple[Tensor, Ten
         ``am`` ``[B, T, s_range, E]``, a view, and the selected rows of ``lm`` ``[B, T, s_range, P]``.
 
     Raises:
-        ValueError: Shapes that do not match.
+        ValueError: Shapes that do not match; a position outside ``lm``.
+        TypeError: Ranges that are not integers.
     """
     for name, tensor in (("am", am), ("lm", lm), ("ranges", ranges)):
         if tensor.dim() != 3:
             raise ValueError(f"{name}: expected 3 axes, found {tuple(tensor.shape)}")
+    if ranges.is_floating_point() or ranges.is_complex() or ranges.dtype == torch.bool:
+        raise TypeError(f"ranges: expected integers, found {ranges.dtype}")
     batch, frames, s_range = ranges.shape
     if am.shape[:2] != (batch, frames) or lm.shape[0] != batch:
         raise ValueError(
             f"ranges: expected batch and frames of am {tuple(am.shape)} and lm {tuple(lm.shape)}, found "
             f"{tuple(ranges.shape)}"
         )
+    is_outside = (ranges < 0) | (ranges >= lm.shape[1])
+    if bool(is_outside.any()):
+        position = int(ranges[is_outside][0])
+        raise ValueError(f"ranges: expected positions from 0 to {lm.shape[1] - 1}, found {position}")
     index = ranges.reshape(batch, frames * s_range, 1).expand(-1, -1, lm.shape[2])
     selected = lm.gather(1, index.to(torch.int64)).reshape(batch, frames, s_range, lm.shape[2])
     return am.unsqueeze(2).expand(-1, -1, s_range, -1), selected
@@ -136,6 +145,20 @@ def _check_posteriors(
         raise ValueError(
             f"boundary: expected end frames of at least {least}, found {boundary[:, 3].tolist()}"
         )
+    if boundary.dtype != torch.int64:
+        raise TypeError(f"boundary: expected int64, found {boundary.dtype}")
+    limits = boundary.new_tensor([symbols, frames])
+    begins, ends = boundary[:, :2], boundary[:, 2:]
+    is_valid = (begins >= 0) & (begins <= ends) & (ends <= limits)
+    if not bool(is_valid.all()):
+        row = int((~is_valid.all(dim=1)).nonzero()[0])
+        raise ValueError(
+            f"boundary[{row}]: expected begins from 0 to ends of at most {symbols} symbols and {frames} "
+            f"frames, found {boundary[row].tolist()}"
+        )
+    for name, tensor in (("px_grad", px_grad), ("py_grad", py_grad)):
+        if bool(tensor.isnan().any()):
+            raise ValueError(f"{name}: expected posteriors, found NaN")
     return symbols, frames, is_regular
 
 

@@ -143,7 +143,9 @@ def transducer_loss(
             - skip: Sites whose occupancies sum to less than this share get no gradient; 0 is exact;
               :func:`skipped_sites` bounds the error.
             - budget: Limit on the bytes of a call; 56 MiB if None.
-            - precision: ``bf16`` rounds the factors of the last layer's products to bf16.
+            - precision: ``bf16`` rounds the factors of the last layer's products to bf16; ``bf16x3``
+              splits each into two bf16 numbers (relative errors of gradients of about 2e-6), which a
+              processor with AMX multiplies about twice as fast as float32.
             - topology, prune_range, simple_loss_scale, pruned_loss_scale, lm_only_scale,
               am_only_scale: Those of ``pruned``.
 

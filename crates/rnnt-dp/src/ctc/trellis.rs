@@ -58,7 +58,7 @@ impl<'a> Trellis<'a> {
     }
 
     /// Returns true if a state may be entered from `s - 2`: a label after another label.
-    fn may_skip_to(&self, s: usize) -> bool {
+    pub(super) fn may_skip_to(&self, s: usize) -> bool {
         s % 2 == 1 && s >= 3 && self.labels[s / 2] != self.labels[s / 2 - 1]
     }
 
@@ -74,7 +74,7 @@ impl<'a> Trellis<'a> {
     }
 
     /// Emission of a state at a frame.
-    fn emission(&self, t: usize, s: usize) -> f64 {
+    pub(super) fn emission(&self, t: usize, s: usize) -> f64 {
         self.emissions[t * (self.labels.len() + 1) + Self::column(s)]
     }
 

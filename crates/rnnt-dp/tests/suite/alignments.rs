@@ -6,6 +6,7 @@ use std::{collections::HashMap, ops::Range};
 
 use oracle::ctc::collapse;
 use proptest::prelude::*;
+use rnnt_dp::ctc::TieBreak;
 use rnnt_dp::{
     AlignmentPath, Error, Lattices, Regularizers, Site, Topology, TopologyArc, best_path, confidences, ctc,
     expected_emission_frames, forward_backward, sample_paths,
@@ -162,13 +163,15 @@ proptest! {
 
     #[test]
     fn best_ctc_alignment_is_the_best_labeling(
-        t in 1usize..7, labels in prop::collection::vec(1u32..4, 0..4), seed: u64,
+        t in 1usize..7, labels in prop::collection::vec(1u32..4, 0..4), seed: u64, is_early: bool,
     ) {
+        let ties = if is_early { TieBreak::Early } else { TieBreak::Late };
         let classes = 4;
         let values = emissions(t * classes, seed);
         let score = |t: usize, class: u32| values[t * classes + class as usize];
         let columns = |t| std::iter::once(0).chain(labels.iter().copied()).map(move |c| score(t, c));
-        let computed = ctc::best_path(&labels, &(0..t).flat_map(columns).collect::<Vec<_>>()).unwrap();
+        let emissions: Vec<f64> = (0..t).flat_map(columns).collect();
+        let computed = ctc::best_path(&labels, &emissions, ties).unwrap();
         let mut best_log_prob = NO_PATH;
         for number in 0..classes.pow(t as u32) {
             let labeling: Vec<u32> =
@@ -196,13 +199,62 @@ proptest! {
     }
 }
 
+/// Returns the states of each CTC alignment of the labels.
+fn ctc_alignments(labels: &[u32], frames: usize) -> Vec<Vec<usize>> {
+    let states = 2 * labels.len() + 1;
+    let may_follow = |s: usize, next: usize| {
+        next == s || next == s + 1 || (next == s + 2 && next % 2 == 1 && labels[s / 2] != labels[next / 2])
+    };
+    let mut paths: Vec<Vec<usize>> = (0..states.min(2)).map(|s| vec![s]).collect();
+    for _ in 1..frames {
+        let extend = |path: Vec<usize>| {
+            let last = path[path.len() - 1];
+            let next = (0..states).filter(move |&next| may_follow(last, next));
+            next.map(move |next| [&path[..], &[next]].concat()).collect::<Vec<_>>()
+        };
+        paths = paths.into_iter().flat_map(extend).collect();
+    }
+    paths.retain(|path| path[frames - 1] + 2 >= states);
+    paths
+}
+
+proptest! {
+    #[test]
+    fn ties_of_ctc_alignments_are_resolved_as_documented(
+        t in 1usize..6, labels in prop::collection::vec(1u32..3, 0..4), seed in prop::collection::vec(0u8..2, 24),
+    ) {
+        let width = labels.len() + 1;
+        let emissions: Vec<f64> = seed.iter().cycle().take(t * width).map(|&x| -f64::from(x)).collect();
+        let column = |state: usize| if state % 2 == 0 { 0 } else { state.div_ceil(2) };
+        let score = |path: &[usize]| -> f64 {
+            path.iter().enumerate().map(|(t, &s)| emissions[t * width + column(s)]).sum()
+        };
+        let paths = ctc_alignments(&labels, t);
+        let best = paths.iter().map(|path| score(path)).fold(NO_PATH, f64::max);
+        let ties: Vec<&Vec<usize>> = paths.iter().filter(|path| score(path) == best).collect();
+        let columns = |path: &&Vec<usize>| path.iter().map(|&s| column(s)).collect::<Vec<_>>();
+        let late = ties.iter().min().map(columns).unwrap_or_default();
+        // The later state at the last frame that differs; labels have priority in the last frame.
+        let key = |path: &&&Vec<usize>| {
+            let mut key: Vec<usize> = path.iter().rev().copied().collect();
+            key[0] = key[0] % 2 * 1000 + key[0];
+            key
+        };
+        let early = ties.iter().max_by_key(key).map(columns).unwrap_or_default();
+        let best_columns = |ties| ctc::best_path(&labels, &emissions, ties).unwrap().columns;
+        prop_assert_eq!(best_columns(TieBreak::Late), late);
+        prop_assert_eq!(best_columns(TieBreak::Early), early);
+    }
+}
+
 #[test]
 fn equally_good_paths_emit_late() {
     let lattices = Lattices::new(vec![3], vec![2]).unwrap();
     let path = &best_path(&lattices, &Topology::rnnt(), &[-1.0; 18]).unwrap()[0];
     assert_eq!(arcs(path), [0, 0, 1, 1, 0]);
     assert_eq!(path.label_steps(&Topology::rnnt()).map(|step| step.site.frame).collect::<Vec<_>>(), [2, 2]);
-    assert_eq!(ctc::best_path(&[1, 1], &[-1.0; 15]).unwrap().columns, [0, 0, 1, 0, 2]);
+    assert_eq!(ctc::best_path(&[1, 1], &[-1.0; 15], TieBreak::Late).unwrap().columns, [0, 0, 1, 0, 2]);
+    assert_eq!(ctc::best_path(&[1, 1], &[-1.0; 15], TieBreak::Early).unwrap().columns, [1, 0, 2, 2, 2]);
 }
 
 /// Returns true if a sample count is near its expectation.
@@ -350,7 +402,10 @@ fn errors_name_the_invalid_argument() {
     }
     let huge = best_path(&lattices, &topology, &[1e308; 16]);
     assert!(matches!(huge, Err(Error::Overflow { utterance: 0, .. })));
-    assert!(matches!(ctc::best_path(&[1], &[1e308; 6]), Err(Error::Overflow { .. })));
+    assert!(matches!(ctc::best_path(&[1], &[1e308; 6], TieBreak::Late), Err(Error::Overflow { .. })));
     assert!(matches!(ctc::sample_paths(&[1], &[1e308; 6], 1, 0), Err(Error::Overflow { .. })));
-    assert!(matches!(ctc::best_path(&[1], &[0.0, f64::NAN]), Err(Error::Emission { label: 1, .. })));
+    assert!(matches!(
+        ctc::best_path(&[1], &[0.0, f64::NAN], TieBreak::Late),
+        Err(Error::Emission { label: 1, .. })
+    ));
 }

@@ -3,6 +3,7 @@
 //! A labeling assigns a class to each frame; those that collapse to the labels are alignments.
 use oracle::ctc::collapse;
 use proptest::prelude::*;
+use rnnt_dp::ctc::TieBreak;
 use rnnt_dp::{Error, Regularizers, ctc, delay_shift};
 
 /// Number of classes.
@@ -98,7 +99,7 @@ proptest! {
         let total: f64 = all.iter().map(|alignment| alignment.score.exp()).sum();
         let computed = ctc::emission_posteriors(&labels, &emissions).unwrap();
         let means = ctc::expected_emission_frames(&labels, &emissions).unwrap();
-        let best = ctc::best_path(&labels, &emissions).unwrap();
+        let best = ctc::best_path(&labels, &emissions, TieBreak::Late).unwrap();
         let confidences = ctc::confidences(&labels, &emissions, &best).unwrap();
         if all.is_empty() {
             prop_assert!(computed.iter().all(|f| *f == 0.0) && confidences.is_empty());
@@ -133,7 +134,7 @@ fn errors_name_the_invalid_argument() {
     let bad = Regularizers { delay_penalty: f64::NAN, ..plain };
     let error = ctc::forward_backward(&[1], &[0.0; 4], &bad).unwrap_err();
     assert!(matches!(error, Error::Regularizer { argument: "delay_penalty", .. }));
-    let path = ctc::best_path(&[1], &[-1.0; 4]).unwrap();
+    let path = ctc::best_path(&[1], &[-1.0; 4], TieBreak::Late).unwrap();
     let error = ctc::confidences(&[1], &[-1.0; 6], &path).unwrap_err();
     assert!(matches!(error, Error::Length { argument: "path", expected: 3, found: 2 }));
     let error = ctc::confidences(&[1, 2], &[-1.0; 6], &path).unwrap_err();
