@@ -1,4 +1,4 @@
-//! Comparison of a part with files of a golden folder.
+//! Comparison of a part with the files of a golden folder.
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
@@ -28,12 +28,14 @@ impl NemoCheck {
         read_tensors(&self.folder.join(name))
     }
 
-    /// Reads a JSON file.
+    /// Reads a JSON file; Python's infinities become null.
     pub(super) fn json(&self, name: &str) -> Result<serde_json::Value> {
         let path = self.folder.join(name);
         let text = speech::files::read_regular(&path)
             .map_err(|source| Error::File { path: path.clone(), source })?;
-        serde_json::from_slice(&text).map_err(|source| Error::Sidecar { path, source })
+        let text =
+            String::from_utf8_lossy(&text).replace("-Infinity", "null").replace(": Infinity", ": null");
+        serde_json::from_str(&text).map_err(|source| Error::Sidecar { path, source })
     }
 
     /// Compares numbers.
