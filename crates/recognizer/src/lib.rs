@@ -46,6 +46,10 @@ mod transcription;
 mod unfused;
 mod words;
 
+#[cfg(test)]
+#[path = "../../speech/tests/suite/sentencepiece_bytes.rs"]
+mod sentencepiece_bytes;
+
 pub use align::{AlignedUtterance, AlignedWord, Alignments, CtmUnit, TokenAlignment};
 pub use bad_items::{
     BadItems, DEFAULT_MAX_BAD, ExcludedUtterance, LengthMismatch, max_bad_count, unusable_texts,

@@ -260,6 +260,27 @@ mod tests {
     }
 
     #[test]
+    fn special_pieces_of_imported_tokenizers_are_omitted_on_request() {
+        use crate::sentencepiece_bytes::{ModelBytes, NORMAL, UNIGRAM, USER_DEFINED};
+        let pieces = [("\u{2581}", -1.0, NORMAL), ("a", -1.0, NORMAL), ("<pad>", 0.0, USER_DEFINED)];
+        let model = ModelBytes::new(UNIGRAM, &pieces).to_bytes();
+        let tokenizer = Tokenizer::from_sentencepiece(&model).unwrap();
+        let text = "aa<pad>a éa";
+        let count = tokenizer.encode(text).unwrap().len();
+        let labels = labels_at(&tokenizer, text, &(0..count).collect::<Vec<_>>(), &vec![1; count]);
+        let builder = TranscriptionBuilder::new(false, 1.0, ConfidenceAggregation::Min);
+        for (omits_special, expected) in [(false, "aa <pad> a \u{2047} a"), (true, "aa a a")] {
+            let transcription =
+                builder.with_special_omitted(omits_special).build(&tokenizer, &labels).unwrap();
+            let words: Vec<&str> = transcription.words.iter().map(|word| word.text.as_str()).collect();
+            assert_eq!(words.join(" "), expected);
+            let text = builder.with_special_omitted(omits_special);
+            let ids: Vec<u32> = labels.iter().map(|label| label.label).collect();
+            assert_eq!(text.text(&tokenizer, &ids).unwrap(), transcription.text);
+        }
+    }
+
+    #[test]
     fn words_extend_from_their_first_to_their_last_token() {
         let tokenizer = Tokenizer::train(TokenizerKind::InnerCharacters, &["ab, ba"]).unwrap();
         let labels = labels_at(&tokenizer, "ab, ba", &[3, 5, 9, 9, 14], &[1, 2, 4, 4, 3]);

@@ -176,6 +176,29 @@ mod tests {
     }
 
     #[test]
+    fn special_pieces_of_imported_tokenizers_are_separate_words() {
+        use crate::sentencepiece_bytes::{ModelBytes, NORMAL, UNIGRAM, USER_DEFINED};
+        let pieces = [
+            ("\u{2581}", -1.0, NORMAL),
+            ("\u{2581}a", -1.0, NORMAL),
+            ("b", -2.0, NORMAL),
+            ("<pad>", 0.0, USER_DEFINED),
+            (",", -3.0, NORMAL),
+        ];
+        let model = ModelBytes::new(UNIGRAM, &pieces).to_bytes();
+        let tokenizer = Tokenizer::from_sentencepiece(&model).unwrap();
+        let labels = tokenizer.encode("ab<pad>b éb a,").unwrap();
+        assert_eq!(labels, [2, 3, 4, 3, 1, 0, 3, 2, 5]);
+        let ranges = word_ranges(&tokenizer, &labels);
+        assert_eq!(ranges, [0..2, 2..3, 3..4, 4..5, 5..6, 6..7, 7..9]);
+        assert_eq!(word_starts(&tokenizer), [1, 1, 1, 0, 1, 0]);
+        let [start, inner] =
+            [WordBoundaries { before: true, after: false }, WordBoundaries::NEITHER].map(Some);
+        let both = Some(WordBoundaries::BOTH);
+        assert_eq!(word_boundaries(&tokenizer), [both, start, start, inner, both, both]);
+    }
+
+    #[test]
     fn word_ranges_cover_the_words_of_the_text() {
         let text = "a banana and a band";
         let kinds = [

@@ -1,4 +1,4 @@
-//! Comparison of a part with files of a golden folder.
+//! Comparison of a part with the files of a golden folder.
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,8 @@
 //! Test helper: writes model files of SentencePiece.
+//!
+//! Any test program can include this file with `#[path]`.
+
+#![allow(dead_code)] // Each test program uses a part.
 
 /// Types of pieces in a model file.
 pub(crate) const NORMAL: u64 = 1;
