@@ -161,7 +161,7 @@ pub(crate) fn charsmap() -> Vec<u8> {
     let mut texts = String::new();
     for (block, (byte, replacement)) in (2u32..).zip(rules) {
         let node = 256 + u32::from(byte);
-        units[node as usize] = u32::from(byte) | 1 << 8 | (node ^ 256 * block) << 10;
+        units[node as usize] = u32::from(byte) | 1 << 8 | (node ^ (256 * block)) << 10;
         units[256 * block as usize] = 1 << 31 | texts.len() as u32;
         texts += replacement;
         texts.push('\0');
