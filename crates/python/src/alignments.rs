@@ -207,7 +207,7 @@ fn best_path<F: LossElement>(
 
 /// Returns the best CTC path: a label's duration is the number of its frames.
 fn ctc_best_path(labels: &[u32], emissions: &[f64]) -> rnnt_loss::Result<BestPath> {
-    let path = ctc::best_path(labels, emissions)?;
+    let path = ctc::best_path(labels, emissions, ctc::TieBreak::Late)?;
     let confidences = ctc::confidences(labels, emissions, &path)?;
     let width = labels.len() + 1;
     let steps = path.spans().into_iter().zip(confidences).enumerate();

@@ -1,5 +1,5 @@
 //! Forced alignment with CTC: assigns each label of a known transcript to its first frame.
-use rnnt_dp::ctc::{best_path, confidences, expected_emission_frames, log_prob};
+use rnnt_dp::ctc::{TieBreak, best_path, confidences, expected_emission_frames, log_prob};
 
 use crate::{AlignedLabel, Error, LabelAlignment, Result, Targets, error::expect_len};
 
@@ -62,7 +62,7 @@ fn align_utterance(
         .chunks_exact(classes)
         .flat_map(|row| columns.iter().map(|&column| f64::from(row[column])))
         .collect();
-    let path = best_path(labels, &emissions)?;
+    let path = best_path(labels, &emissions, TieBreak::Late)?;
     let loss = -log_prob(labels, &emissions)?;
     if !path.log_prob.is_finite() || !loss.is_finite() {
         return Ok(None);
