@@ -51,6 +51,7 @@ mod layers;
 mod losses;
 mod model;
 mod output;
+mod packed_encoder;
 mod parameters;
 pub mod predictors;
 mod pretrained;
