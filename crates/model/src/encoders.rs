@@ -5,6 +5,7 @@
 mod conformer;
 mod fast_conformer;
 mod feed_forward;
+mod inference_encoder;
 mod lstm;
 mod lstm_stream;
 mod module_encoder;
@@ -19,9 +20,10 @@ use candle_nn::VarBuilder;
 
 pub use conformer::{AttentionKind, ChunkedAttention, ConformerEncoder};
 pub use fast_conformer::{
-    AttentionLimits, ConvolutionNorm, DepthwiseSubsamplingConfig, EncodedRows, FastConformerEncoder,
-    FastConformerStream, PackedFastConformer, ReadTensor,
+    AttentionLimits, ConvolutionNorm, DepthwiseSubsamplingConfig, FastConformerEncoder, FastConformerStream,
+    PackedFastConformer,
 };
+pub use inference_encoder::{EncodedRows, InferenceEncoder, ReadTensor};
 pub use kernels::packed::NumberFormat;
 pub use lstm::{LstmEncoder, TimeReduction};
 pub use module_encoder::ModuleEncoder;
@@ -101,6 +103,22 @@ pub trait BuildEncoder {
     /// # Errors
     /// Errors of the builder `vb`.
     fn build(&self, input_width: usize, vb: &VarBuilder) -> Result<Arc<dyn Encoder>>;
+
+    /// Packs weights for inference without candle.
+    ///
+    /// `read` returns the parameters of the encoder that [`BuildEncoder::build`] creates, by their
+    /// names `encoder.*`. None, the default, if there is no such implementation.
+    ///
+    /// # Errors
+    /// Those of `read`; [`crate::Error::Shape`] for a parameter of another size.
+    fn pack(
+        &self,
+        _input_width: usize,
+        _format: NumberFormat,
+        _read: &mut ReadTensor,
+    ) -> Result<Option<Arc<dyn InferenceEncoder>>> {
+        Ok(None)
+    }
 }
 
 part_kinds! {

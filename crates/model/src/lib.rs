@@ -52,6 +52,7 @@ mod layers;
 mod losses;
 mod model;
 mod output;
+mod packed_encoder;
 mod parameters;
 pub mod predictors;
 mod pretrained;

@@ -12,6 +12,7 @@ use decoding::{
 use rayon::prelude::*;
 use speech::Features;
 
+use crate::batch_encoder::BatchEncoder;
 use crate::search_config::{LatticeSearch, SearchConfig};
 use crate::unfused::{UnfusedResult, UnfusedSearch};
 use crate::{Error, Result};
@@ -127,12 +128,12 @@ impl Searcher {
     pub(crate) fn recognize(
         &mut self,
         model: &Model,
+        encoder: &BatchEncoder,
         features: &[&Features],
         filters_silence: bool,
     ) -> Result<Vec<SearchResult>> {
         // 1. Encoder rows of the batch.
-        let (input_rows, lengths) = model::collate(features, &model.config().input.rows)?;
-        let (encoded, lengths) = model.encoder().forward(&input_rows, &lengths, None)?;
+        let (encoded, lengths) = encoder.encode(model, features)?;
         // 2. The search; those over the joint network project the encoder rows first.
         let Searcher { kind, ctc_mask, unfused } = self;
         let ctc_mask = ctc_mask.as_ref();

@@ -9,7 +9,7 @@ pub use attention_limits::AttentionLimits;
 use candle_core::{DType, Tensor};
 use candle_nn::VarBuilder;
 pub use config::{ConvolutionNorm, DepthwiseSubsamplingConfig, FastConformerEncoderConfig};
-pub use inference::{EncodedRows, FastConformerStream, PackedFastConformer, ReadTensor};
+pub use inference::{FastConformerStream, PackedFastConformer};
 use layer::{FastConformerLayer, Positions};
 use subsampling::DepthwiseSubsampling;
 

@@ -7,5 +7,6 @@ mod import_errors;
 mod mlperf;
 #[path = "../../../speech/tests/suite/mutants.rs"]
 mod mutants;
+mod packed_encoders;
 mod pretrained_models;
 mod rows;

@@ -2,8 +2,10 @@
 use kernels::ShortFloat;
 use speech::{Audio, FeatureConfig, FrontEnd};
 
+use crate::batch_encoder::BatchEncoder;
 use crate::{Error, Result};
 use model::Model;
+use model::encoders::NumberFormat;
 use model::tensors::with_slice;
 
 /// Longest window.
@@ -55,6 +57,7 @@ impl Default for WindowConfig {
 /// ```
 pub struct ChunkedEncoder {
     model: Model,
+    encoder: BatchEncoder,
     front_end: FrontEnd,
     /// Samples per encoder row.
     samples_per_row: usize,
@@ -81,7 +84,8 @@ impl ChunkedEncoder {
     ///
     /// # Errors
     /// [`Error::Shape`](model::Error::Shape) if the overlap is less than two encoder rows or not
-    /// less than the window, or the window is longer than an hour.
+    /// less than the window, or the window is longer than an hour; those of
+    /// [`Model::packed_encoder`].
     pub fn new(model: &Model, config: WindowConfig) -> Result<Self> {
         let features = model.config().input.features.clone();
         // Silence at the ends of a window is within the signal and must not be trimmed.
@@ -110,6 +114,7 @@ impl ChunkedEncoder {
             stride_rows: window_rows - overlap_rows,
             half_overlap_rows: overlap_rows / 2,
             samples_per_row,
+            encoder: BatchEncoder::new(model, NumberFormat::default())?,
             model: model.clone(),
             front_end,
             pending_samples: Vec::new(),
@@ -179,8 +184,8 @@ impl ChunkedEncoder {
         let sample_rate = self.front_end.config().sample_rate;
         // The window is a batch of one utterance.
         let features = self.front_end.log_mel(&Audio { samples, sample_rate })?;
-        let (input_rows, lengths) = model::collate(&[&features], &self.model.config().input.rows)?;
-        let (encoded, lengths) = self.model.encode(&input_rows, &lengths)?;
+        let (encoded, lengths) = self.encoder.encode(&self.model, &[&features])?;
+        let encoded = self.model.project_frames(encoded)?;
         if end.is_some() && lengths[0] != self.window_rows {
             let expected = format!("{} rows per window, as in the recipe", self.window_rows);
             return Err(Error::shape("encoder", expected, lengths[0].to_string()));

@@ -112,8 +112,7 @@ impl StreamingEncoder {
         let front_end = FrontEnd::new(&input.features)?;
         let not_streaming = |found: &str| Error::NotStreaming { found: found.into() };
         let encoder = model
-            .encoder()
-            .stream()?
+            .stream_encoder()?
             .ok_or_else(|| not_streaming("an encoder that needs the whole utterance"))?;
         if front_end.stream().is_err() {
             return Err(not_streaming(match input.features.normalize {

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use candle_nn::VarBuilder;
 use serde::{Deserialize, Serialize};
 
-use super::FastConformerEncoder;
 use super::attention_limits::AttentionLimits;
+use super::{FastConformerEncoder, PackedFastConformer};
 use crate::Result;
 use crate::config::values::{MAX_SMALL_COUNT, MAX_WIDTH, check_count, check_dropout, ensure};
-use crate::encoders::{BuildEncoder, Encoder};
+use crate::encoders::{BuildEncoder, Encoder, InferenceEncoder, NumberFormat, ReadTensor};
 
 /// `[encoder]` with `kind = "fastconformer"`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -116,6 +116,15 @@ impl BuildEncoder for FastConformerEncoderConfig {
 
     fn build(&self, input_width: usize, vb: &VarBuilder) -> Result<Arc<dyn Encoder>> {
         Ok(Arc::new(FastConformerEncoder::new(self, input_width, vb)?))
+    }
+
+    fn pack(
+        &self,
+        input_width: usize,
+        format: NumberFormat,
+        read: &mut ReadTensor,
+    ) -> Result<Option<Arc<dyn InferenceEncoder>>> {
+        Ok(Some(Arc::new(PackedFastConformer::new(self, input_width, format, read)?)))
     }
 }
 

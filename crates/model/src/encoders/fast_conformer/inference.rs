@@ -35,11 +35,13 @@ use modules::{block_rows, row_blocks};
 use positions::{DistanceRange, SinusoidTable, Sinusoids};
 pub use stream::FastConformerStream;
 use subsampling::PackedSubsampling;
-pub use weights::ReadTensor;
 use weights::WeightReader;
 use workspace::{Workspace, WorkspacePool};
 
+use std::sync::Arc;
+
 use super::FastConformerEncoderConfig;
+use crate::encoders::{EncodedRows, EncoderStream, InferenceEncoder, ReadTensor};
 use crate::layers::ragged::Ragged;
 use crate::{Error, Result};
 
@@ -57,15 +59,6 @@ pub struct PackedFastConformer {
     sinusoids: Sinusoids,
     layers: Vec<PackedLayer>,
     workspaces: WorkspacePool,
-}
-
-/// Encoder rows of several utterances, one after the other.
-#[derive(Debug, Clone, PartialEq)]
-pub struct EncodedRows {
-    /// `[Σ T_b, W]`
-    pub rows: Vec<f32>,
-    /// The number of rows of each utterance.
-    pub lengths: Vec<usize>,
 }
 
 impl PackedFastConformer {
@@ -227,5 +220,31 @@ impl PackedFastConformer {
         rows.and(blocks)
             .and(tasks.times(threads))
             .and(subsampling.or(attention.times(threads).and(positions)))
+    }
+}
+
+impl InferenceEncoder for PackedFastConformer {
+    fn input_width(&self) -> usize {
+        self.input_width
+    }
+
+    fn width(&self) -> usize {
+        self.width
+    }
+
+    fn encode(&self, utterances: &[&[f32]]) -> Result<EncodedRows> {
+        PackedFastConformer::encode(self, utterances)
+    }
+
+    fn bytes(&self, input_rows: &[usize]) -> usize {
+        let lengths = input_rows.iter().map(|&rows| self.subsampling.config.output_len(rows));
+        let lengths: Vec<usize> = lengths.collect();
+        let results = ScratchReq::new::<f32>(lengths.iter().sum::<usize>() * self.width);
+        self.requirement(&lengths, rayon::current_num_threads()).and(results).bytes()
+    }
+
+    fn stream(self: Arc<Self>) -> Option<Arc<dyn EncoderStream>> {
+        let stream = PackedFastConformer::stream(&self)?;
+        Some(Arc::new(stream))
     }
 }

@@ -1,10 +1,8 @@
 //! `WeightReader`: reads the weights of an encoder by name, one tensor at a time.
 use kernels::packed::NumberFormat;
 
+use crate::encoders::ReadTensor;
 use crate::{Error, Result};
-
-/// Returns the values of a parameter by its full name, for example `encoder.layers.0.norm_out.bias`.
-pub type ReadTensor<'a> = dyn FnMut(&str) -> Result<Vec<f32>> + 'a;
 
 /// Reads weights and checks their sizes.
 pub(super) struct WeightReader<'a> {
