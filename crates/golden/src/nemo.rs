@@ -6,6 +6,7 @@ mod archives;
 mod case;
 mod check;
 mod ctc;
+mod exact_features;
 mod features;
 mod gradients;
 mod inference;

@@ -75,7 +75,7 @@ impl GradientRun<'_> {
 
     /// Returns the features in `f32`.
     fn features(&self) -> Result<Tensor, RunError> {
-        self.case.features.to_dtype(DType::F32).map_err(candle_failure)
+        self.case.exact_features.to_dtype(DType::F32).map_err(candle_failure)
     }
 
     /// Compares the losses of each utterance.
@@ -185,10 +185,12 @@ impl GradientRun<'_> {
         }
         let variables = self.nemo.variables(DType::F64)?;
         let encoder = self.nemo.encoder(&self.nemo.encoder_config(), &variables)?;
-        let (rows, _) = encoder.forward(&self.case.features, &self.case.feature_lengths, None)?;
+        let (rows, _) = encoder.forward(&self.case.exact_features, &self.case.feature_lengths, None)?;
         let d_rows = gradients.get("grad.enc");
         let d_rows = d_rows.ok_or_else(|| RunError::Failed("grads.safetensors: expected grad.enc".into()))?;
         let computed = Tensor::from_slice(&d_rows.values, &d_rows.shape[..], &Device::Cpu)
+            // NeMo has rows of padding after the longest utterance.
+            .and_then(|d_rows| d_rows.narrow(1, 0, rows.dim(1)?)?.contiguous())
             .and_then(|d_rows| (rows * d_rows)?.sum_all()?.backward())
             .map_err(candle_failure)?;
         let largest = largest_magnitude(gradients.values());

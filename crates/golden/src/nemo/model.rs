@@ -10,7 +10,7 @@ use model::encoders::{
     FastConformerEncoderConfig,
 };
 use model::predictors::{
-    BuildPredictor, ConcatPredictorConfig, LstmPredictorConfig, Predictor, PredictorKind, StartEmbedding,
+    ConcatPredictorConfig, LstmPredictorConfig, Predictor, PredictorKind, StartEmbedding,
 };
 use model::{Model, ModelConfig, Shapes};
 use serde_json::Value;
