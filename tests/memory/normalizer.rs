@@ -107,6 +107,7 @@ fn assert_close_outcomes<F: Real>(
     let tolerance = match (precision, size_of::<F>()) {
         (Precision::Full, 8) => 1e-12,
         (Precision::Full, _) => 1e-5,
+        (Precision::Bf16x3, _) => 2e-5,
         (Precision::Bf16, _) => 2e-3,
     };
     let to_f64 = |values: &[F]| values.iter().map(|v| v.to_f64()).collect::<Vec<_>>();
@@ -156,6 +157,7 @@ fn check_shapes() {
     for shape in shapes {
         calls += Problem::<f32>::new(shape).check_budgets(Precision::Full);
         calls += Problem::<f32>::new(shape).check_budgets(Precision::Bf16);
+        calls += Problem::<f32>::new(shape).check_budgets(Precision::Bf16x3);
         if shape.sites * shape.hidden * shape.classes < 40_000_000 {
             calls += Problem::<f64>::new(shape).check_budgets(Precision::Full);
         }

@@ -58,6 +58,7 @@ fn recognizer(kind: &str, preferred: Option<&str>, bidirectional: bool) -> Recog
         optimizer_state: Default::default(),
         data: None,
         has_checksums: true,
+        imported: None,
     };
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.safetensors");

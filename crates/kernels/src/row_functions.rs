@@ -50,8 +50,8 @@ pub fn add_glu(out: &mut [f32], group: &[f32], bias: &[f32]) {
 
 /// Computes `row = exp(row + addends - max)` and returns the sum of the results.
 ///
-/// `max` is the largest of the sums, so that a softmax is the result divided by the returned sum. NaN
-/// in a row makes the sum NaN.
+/// `max` is the largest of the sums, so that a softmax is the result divided by the returned sum.
+/// NaN in a row makes the sum NaN.
 ///
 /// # Panics
 /// If the lengths differ.

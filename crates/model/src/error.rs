@@ -67,11 +67,11 @@ pub enum Error {
         /// The file or folder.
         path: PathBuf,
         /// Tensor, dotted key of the configuration, or part of the file.
-        item: String,
+        item: Box<str>,
         /// What is expected.
-        expected: String,
+        expected: Box<str>,
         /// What was found.
-        found: String,
+        found: Box<str>,
     },
     /// Pretrained weights that do not match the model.
     #[error("init.weights {}: expected {expected}, found {}", path.display(), Excerpt(found))]
@@ -161,8 +161,13 @@ impl Error {
         expected: impl Into<String>,
         found: impl Into<String>,
     ) -> Self {
-        let (path, item) = (path.to_owned(), item.into());
-        Error::Conversion { path, item, expected: expected.into(), found: found.into() }
+        let [item, expected, found]: [String; 3] = [item.into(), expected.into(), found.into()];
+        Error::Conversion {
+            path: path.to_owned(),
+            item: item.into(),
+            expected: expected.into(),
+            found: found.into(),
+        }
     }
 
     /// Adds the utterances to an error about a budget; other errors are unchanged.

@@ -22,7 +22,7 @@ const LABEL_PARAMETERS: [&str; 10] = [
     "simple.predictor.bias",
 ];
 
-/// The values of a parameter in the file, and the row there of each row.
+/// A parameter's values in the file, and the rows to copy.
 #[derive(Debug)]
 pub(crate) struct LabelRows {
     values: Vec<f32>,
@@ -88,7 +88,7 @@ fn is_label_parameter(name: &str) -> bool {
             && parts.next().is_none()
             && pattern.split('.').count() == name.split('.').count()
     };
-    LABEL_PARAMETERS.iter().any(|pattern| matches(&pattern))
+    LABEL_PARAMETERS.iter().any(matches)
 }
 
 #[cfg(test)]

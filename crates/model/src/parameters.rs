@@ -82,7 +82,7 @@ impl Parameters {
         Ok((parameters, model))
     }
 
-    /// Checks that each frozen name has a parameter, and that one parameter is trained.
+    /// Checks the frozen names; at least one parameter is trained.
     fn check_frozen(&self) -> Result<()> {
         if self.frozen.is_empty() {
             return Ok(());

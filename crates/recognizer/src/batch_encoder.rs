@@ -25,7 +25,7 @@ impl BatchEncoder {
         Ok(BatchEncoder { packed: model.packed_encoder(format)? })
     }
 
-    /// Returns encoder rows `[B, T, W]`, zeros after the end of an utterance, and their numbers.
+    /// Returns padded encoder rows `[B, T, W]` and their numbers.
     ///
     /// # Errors
     /// Errors of the encoder.
@@ -45,7 +45,7 @@ impl BatchEncoder {
         pad(&encoded, encoder.width())
     }
 
-    /// Returns an upper bound of the bytes for encoding a padded batch, if it is known.
+    /// Returns an upper bound of the bytes for a padded batch.
     pub(crate) fn bytes(&self, model: &Model, utterances: usize, rows: usize) -> Option<usize> {
         let Some(encoder) = &self.packed else { return model.encoding_bytes(utterances, rows) };
         // Input rows, and results in tensors and in vectors, before and after the projection.

@@ -194,8 +194,11 @@ mod tests {
         assert_eq!(word_starts(&tokenizer), [1, 1, 1, 0, 1, 0]);
         let [start, inner] =
             [WordBoundaries { before: true, after: false }, WordBoundaries::NEITHER].map(Some);
-        let both = Some(WordBoundaries::BOTH);
-        assert_eq!(word_boundaries(&tokenizer), [both, start, start, inner, both, both]);
+        let start_and_end = Some(WordBoundaries::BOTH);
+        assert_eq!(
+            word_boundaries(&tokenizer),
+            [start_and_end, start, start, inner, start_and_end, start_and_end]
+        );
     }
 
     #[test]

@@ -57,7 +57,7 @@ impl NemoCase {
     }
 }
 
-/// Computes the features of the samples in `f64`, padded to the shape `[B, T, F]`.
+/// Computes the features in `f64`, padded to `[B, T, F]`.
 fn exact_features(
     check: &NemoCheck,
     tensors: &BTreeMap<String, StoredTensor>,

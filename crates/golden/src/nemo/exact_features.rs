@@ -1,4 +1,4 @@
-//! NeMo's features in `f64`, with the window and the filters of a model's file.
+//! NeMo's features in `f64`, with the constants of a model.
 //!
 //! NeMo's answers in `f64` use these constants, which it computes in `f32`.
 use std::collections::BTreeMap;

@@ -18,7 +18,7 @@ const BF16_TOLERANCE: Tolerance = Tolerance::Absolute(0.25);
 /// Limit of the root mean square of the errors in bf16.
 const BF16_RMS_TOLERANCE: Tolerance = Tolerance::Absolute(0.04);
 
-/// Compares the rows of packed encoders, all variants of their attention, in `f32` and bf16.
+/// Compares the rows of packed encoders in all variants.
 pub(super) fn compare(check: &mut NemoCheck) -> Result<(), RunError> {
     let (nemo, case) = (NemoModel::read(check)?, NemoCase::read(check)?);
     let config = nemo.encoder_config();

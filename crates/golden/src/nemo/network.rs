@@ -271,7 +271,7 @@ impl NetworkRun<'_> {
     }
 }
 
-/// Returns the names of stored rows with other limits of attention, and these limits.
+/// Returns the names of stored variants, and their attention limits.
 pub(super) fn attention_variants(
     nemo: &NemoModel,
     case: &NemoCase,

@@ -15,7 +15,7 @@ const CACHE_TOLERANCE: Tolerance = Tolerance::Absolute(5e-5);
 /// Frames of a call; the first two do not divide the frames of a row.
 const CHUNK_FRAMES: [usize; 4] = [1, 7, 16, 1000];
 
-/// Compares streamed rows with the stored rows of whole utterances, in all settings.
+/// Compares streamed rows with those of complete utterances.
 pub(super) fn compare(check: &mut NemoCheck) -> Result<(), RunError> {
     let (nemo, case) = (NemoModel::read(check)?, NemoCase::read(check)?);
     let utterances = utterances(&case)?;
@@ -33,11 +33,11 @@ pub(super) fn compare(check: &mut NemoCheck) -> Result<(), RunError> {
         };
         let stored = stored_rows(case.tensor(&name)?, &case.row_counts);
         for (frames, stored) in utterances.iter().zip(&stored) {
-            let whole = encoder.encode(&[frames])?.rows;
+            let offline = encoder.encode(&[frames])?.rows;
             for chunk_frames in CHUNK_FRAMES {
                 let mut state = stream.start();
                 let rows = stream_utterance(&stream, &mut state, frames, chunk_frames)?;
-                check.expect_equal(&format!("bits of {name}, chunks of {chunk_frames}"), &rows, &whole);
+                check.expect_equal(&format!("bits of {name}, chunks of {chunk_frames}"), &rows, &offline);
                 let rows: Vec<f64> = rows.iter().map(|&x| f64::from(x)).collect();
                 check.compare(&name, &rows, stored, ROW_TOLERANCE);
                 check.expect_equal("the state after an utterance", &state, &stream.start());
@@ -68,7 +68,7 @@ fn stream_utterance(
     Ok(rows)
 }
 
-/// Compares the inputs of the depthwise convolutions that are kept after each chunk.
+/// Compares the kept inputs of the depthwise convolutions.
 ///
 /// NeMo's own feeding of the chunks equals whole utterances where a chunk has several rows.
 fn compare_caches(

@@ -112,7 +112,7 @@ pub(crate) fn pack_tile_f32(
     }
 }
 
-/// Micro-panels of an operand: consecutive tiles of steps, `panel_stride` tiles from one to the next.
+/// Micro-panels of an operand: tiles of steps, `panel_stride` tiles from one to the next.
 #[derive(Clone, Copy, Debug)]
 pub struct TilePanels<'a> {
     pub(crate) tiles: &'a [Tile],
@@ -120,7 +120,7 @@ pub struct TilePanels<'a> {
 }
 
 impl<'a> TilePanels<'a> {
-    /// Returns the first `step_tiles` tiles of the two micro-panels from row or column `first` on.
+    /// Returns the tiles of two micro-panels, from row or column `first`.
     fn pair(&self, first: usize, step_tiles: usize) -> [&'a [Tile]; 2] {
         [0, 1].map(|i| &self.tiles[(first / TILE_SIDE + i) * self.panel_stride..][..step_tiles])
     }

@@ -21,7 +21,7 @@ use crate::simd::{Bf16, SimdLevel};
 use crate::tiles::TilesMut;
 use crate::{AlignedVec, Parts, Real, ScratchReq, TileMut, Tiling, View, par_for, tiles_mut};
 
-/// Columns and steps of a part of a right operand may begin at multiples of this.
+/// Columns and steps of a right part begin at multiples of this.
 pub const PART_MULTIPLE: usize = 32;
 /// Micro-panels that a task of [`PackedOperand::pack`] packs.
 const PANELS_PER_TASK: usize = 4;
@@ -105,7 +105,7 @@ impl PackedOperand {
         );
     }
 
-    /// Packs columns of a right operand from `first` on, a multiple of [`PART_MULTIPLE`].
+    /// Packs columns from `first` on, a multiple of `PART_MULTIPLE`.
     ///
     /// `view` has all steps of these columns.
     pub fn fill_columns(&mut self, first: usize, view: View<f32>) {
@@ -119,7 +119,7 @@ impl PackedOperand {
         crate::for_each_sequential(tiles, |_, mut tile| tile.pack_from(view, 0, 0));
     }
 
-    /// Returns the rows of a left operand or the columns of a right one.
+    /// Returns the rows (left) or columns (right) of the operand.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -179,7 +179,7 @@ impl PackedOperand {
         }
     }
 
-    /// Divides the operand into tiles of `rows` rows by `steps` steps, in the order of [`tiles_mut`].
+    /// Divides the operand into tiles of `rows` rows by `steps` steps.
     ///
     /// `rows` is a multiple of [`Self::row_multiple`], `steps` one of [`PART_MULTIPLE`] unless it
     /// contains all steps.
@@ -290,7 +290,7 @@ impl OperandTileMut<'_> {
         self.pack_from(view, 0, 0);
     }
 
-    /// Packs the part of a matrix from a row (left) or column (right) and a step on.
+    /// Packs a part of a matrix, from a row or column on.
     fn pack_from(&mut self, view: View<f32>, first: usize, first_step: usize) {
         let TileShape { panel_width, operand } = self.shape;
         let source = OperandSource::new(view, operand);

@@ -31,10 +31,10 @@ pub struct PretrainedConfig {
     /// Names of parameters or modules that training does not change; see [`covers`].
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub frozen: Vec<String>,
-    /// True to use the tokenizer of the checkpoint `weights` instead of training one.
+    /// True to use the checkpoint's tokenizer instead of training one.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub keep_tokens: bool,
-    /// True to read the rows of labels by their tokens, where the file has other tokens.
+    /// True to read the rows of labels by their tokens.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub match_tokens: bool,
 }

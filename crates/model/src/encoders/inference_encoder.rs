@@ -13,7 +13,7 @@ pub struct EncodedRows {
     pub lengths: Vec<usize>,
 }
 
-/// Returns the values of a parameter by its full name, such as `encoder.layers.0.norm_out.bias`.
+/// Returns the values of a parameter by its full name.
 pub type ReadTensor<'a> = dyn FnMut(&str) -> Result<Vec<f32>> + 'a;
 
 /// An encoder for inference: it owns its weights, packed for products.

@@ -412,7 +412,7 @@ impl Machine<'_> {
         let lowest = self.marks.last().copied().unwrap_or(0);
         let dict = self.stack.get(lowest..).and_then(|stack| stack.last().copied());
         match dict.map(|id| &mut self.values[id]) {
-            Some(Value::Dict(entries)) if items.len() % 2 == 0 => {
+            Some(Value::Dict(entries)) if items.len().is_multiple_of(2) => {
                 entries.extend(items.chunks_exact(2).map(|pair| (pair[0], pair[1])));
                 Ok(())
             }

@@ -65,8 +65,7 @@ impl BatchNorm {
             [&self.mean, &self.variance].map(|values| values.to_dtype(DType::F64)?.to_vec1::<f64>());
         let (mean, mut scale) = (mean?, variance?);
         for value in &mut scale {
-            // NaN fails this comparison as well.
-            if !(*value >= 0.0) {
+            if value.is_nan() || *value < 0.0 {
                 return Err(Error::shape("running_var", "values of at least 0", value.to_string()));
             }
             *value = 1.0 / (*value + EPSILON).sqrt();

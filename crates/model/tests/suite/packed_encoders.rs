@@ -2,7 +2,7 @@
 use candle_core::{Device, Tensor};
 use model::config::JointConfig;
 use model::encoders::{
-    AttentionLimits, BuildEncoder, ConvolutionNorm, DepthwiseSubsamplingConfig, EncoderChunk, EncoderKind,
+    AttentionLimits, ConvolutionNorm, DepthwiseSubsamplingConfig, EncoderChunk, EncoderKind,
     FastConformerEncoderConfig, LstmEncoderConfig, NumberFormat,
 };
 use model::predictors::{PredictorKind, StatelessPredictorConfig};

@@ -225,7 +225,7 @@ proptest! {
     ) {
         let width = labels.len() + 1;
         let emissions: Vec<f64> = seed.iter().cycle().take(t * width).map(|&x| -f64::from(x)).collect();
-        let column = |state: usize| if state % 2 == 0 { 0 } else { state.div_ceil(2) };
+        let column = |state: usize| if state.is_multiple_of(2) { 0 } else { state.div_ceil(2) };
         let score = |path: &[usize]| -> f64 {
             path.iter().enumerate().map(|(t, &s)| emissions[t * width + column(s)]).sum()
         };

@@ -8,12 +8,12 @@ use toml::{Table, Value};
 
 use crate::{Error, Result};
 
-/// Sections that a recipe takes from the checkpoint as a whole, if it does not have them.
+/// Sections that a recipe takes from the checkpoint if missing.
 const MODEL_SECTIONS: [&str; 5] = ["features", "encoder", "predictor", "joint", "loss"];
 /// Keys of `[training]` that describe the model's loss.
 const TRAINING_KEYS: [&str; 3] = ["topology", "ctc_weight", "ctc_weight_end"];
 
-/// Adds the sections of a checkpoint's model to a recipe that does not have them.
+/// Adds the sections of a checkpoint's model that a recipe lacks.
 ///
 /// Weights are those of the checkpoint. Without `[tokens]`, the run keeps the checkpoint's
 /// tokenizer; with other tokens, rows of labels are read by their tokens.

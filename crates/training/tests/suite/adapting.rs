@@ -9,7 +9,7 @@ use training::{Result, StartMode, train_with};
 
 use super::toy::{RECIPE, Toy};
 
-/// Trains with a number of epochs, from a checkpoint if there is one.
+/// Trains a number of epochs, optionally from a checkpoint.
 fn run(recipe: &Path, from: Option<PathBuf>, folder: &Path, epochs: u64, start: StartMode) -> Result<()> {
     let overrides = RecipeOverrides { from, epochs: Some(epochs), ..RecipeOverrides::default() };
     let stop = AtomicBool::new(false);
@@ -39,17 +39,17 @@ fn frozen_parameters_keep_their_bits_and_resumed_runs_equal_others() {
     let init = with_init("frozen = [\"encoder\", \"predictor.layers.0..1\"]");
     let recipe = toy.recipe(&[("[optimizer]", &init), ("ema = 0.9", "ema = 0.5\ndecay = \"hold\"")]);
     let is_frozen = |name: &str| name.starts_with("encoder.") || name.starts_with("predictor.layers.0.");
-    run(&recipe, None, &toy.path("whole"), 2, StartMode::Fresh).unwrap();
-    let whole = read_last(&toy.path("whole"));
-    for (name, values) in &whole.weights {
+    run(&recipe, None, &toy.path("unbroken"), 2, StartMode::Fresh).unwrap();
+    let unbroken = read_last(&toy.path("unbroken"));
+    for (name, values) in &unbroken.weights {
         assert_eq!(*values == first.weights[name], is_frozen(name), "{name}");
-        assert_eq!(whole.optimizer_state["first"].contains_key(name), !is_frozen(name), "{name}");
+        assert_eq!(unbroken.optimizer_state["first"].contains_key(name), !is_frozen(name), "{name}");
     }
     run(&recipe, None, &toy.path("parts"), 1, StartMode::Fresh).unwrap();
     run(&recipe, None, &toy.path("parts"), 2, StartMode::Resume).unwrap();
     let parts = read_last(&toy.path("parts"));
-    assert!(parts.weights == whole.weights && parts.optimizer_state == whole.optimizer_state);
-    recognizer::Recognizer::load(&toy.path("whole/last.safetensors")).unwrap();
+    assert!(parts.weights == unbroken.weights && parts.optimizer_state == unbroken.optimizer_state);
+    recognizer::Recognizer::load(&toy.path("unbroken/last.safetensors")).unwrap();
 }
 
 #[test]

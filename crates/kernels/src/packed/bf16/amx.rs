@@ -58,7 +58,7 @@ pub(super) fn split_product(
 /// A kernel that computes a block from two micro-panels of each operand.
 type BlockKernel = unsafe fn([&[Tile]; 2], [&[Tile]; 2], *mut f32, usize, Accumulate);
 
-/// Calls the kernel for each block, with the first `panel_tiles` tiles of micro-panels.
+/// Calls the kernel for each block of 32 x 32.
 ///
 /// ```text
 /// for rows I of 32, for columns J of 32:
@@ -103,7 +103,7 @@ fn for_each_block(
     unsafe { asm!("tilerelease", options(nostack, nomem)) };
 }
 
-/// Computes 32 x 32 sums over two micro-panels of each operand, all with the same number of tiles.
+/// Computes 32 x 32 sums over two micro-panels of each operand.
 ///
 /// # Safety
 /// The tile registers must be configured as above, and `out` must have 32 rows of 32 elements,

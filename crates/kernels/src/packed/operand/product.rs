@@ -5,7 +5,7 @@ use crate::packed::{Operand, OutputTile, RightPanels};
 use crate::simd::{Bf16, SimdLevel};
 use crate::{Accumulate, Real, ViewMut};
 
-/// Steps of a block of the sum, whose operands stay in the caches.
+/// Steps of a block, whose operands stay in the caches.
 const BLOCK_STEPS: usize = 512;
 
 /// A part of a right operand; both starts are multiples of [`PART_MULTIPLE`].
@@ -19,7 +19,7 @@ pub struct RightPart<'a> {
     pub first_step: usize,
 }
 
-/// Whether the steps of a sum are divided into blocks, which are added in order.
+/// The order in which the steps of a sum are added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SumOrder {
     /// Blocks of steps that fit into the caches, for deep sums.

@@ -1,6 +1,7 @@
 //! Products of packed operands compared with plain loops.
 use super::*;
 use crate::packed::check::synthetic;
+use crate::{Accumulate, ViewMut};
 
 fn rounded(format: NumberFormat, x: f32) -> f64 {
     match format {
@@ -101,20 +102,23 @@ fn bits_do_not_depend_on_other_rows_nor_on_leading_zeros() {
             multiply(ViewMut::new(&mut out, count, columns), (&left, 0), right, order, Accumulate::Replace);
             out
         };
-        let whole = RightPart { operand: &right, first_column: 0, first_step: 0 };
+        let all_parts = RightPart { operand: &right, first_column: 0, first_step: 0 };
         for order in [SumOrder::Blocked, SumOrder::Sequential] {
-            let together = product(&x, depth, whole, order);
+            let together = product(&x, depth, all_parts, order);
             for count in [1, 2, 5, 13] {
-                assert_eq!(product(&x[..count * depth], depth, whole, order), together[..count * columns]);
+                assert_eq!(
+                    product(&x[..count * depth], depth, all_parts, order),
+                    together[..count * columns]
+                );
             }
         }
         // 64 zeros in front of the last 636 steps.
         let mut masked = x.clone();
         masked.chunks_mut(depth).for_each(|row| row[..64].fill(0.0));
         let tail: Vec<f32> = x.chunks(depth).flat_map(|row| row[64..].to_vec()).collect();
-        let part = RightPart { first_step: 64, ..whole };
+        let part = RightPart { first_step: 64, ..all_parts };
         let expected = product(&tail, depth - 64, part, SumOrder::Sequential);
-        assert_eq!(product(&masked, depth, whole, SumOrder::Sequential), expected, "{format:?}");
+        assert_eq!(product(&masked, depth, all_parts, SumOrder::Sequential), expected, "{format:?}");
     }
 }
 

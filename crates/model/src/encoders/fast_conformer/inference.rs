@@ -114,8 +114,8 @@ impl PackedFastConformer {
         for (index, frames) in utterances.iter().enumerate() {
             if !frames.len().is_multiple_of(self.input_width) {
                 let expected = format!("rows of {} values", self.input_width);
-                let found = format!("{} values", frames.len());
-                return Err(Error::shape(format!("utterance {index}"), expected, found));
+                let count = format!("{} values", frames.len());
+                return Err(Error::shape(format!("utterance {index}"), expected, count));
             }
         }
         let frame_counts = utterances.iter().map(|frames| frames.len() / self.input_width);
@@ -149,7 +149,7 @@ impl PackedFastConformer {
         layer.attention.heads.distances(lengths.iter().map(|&rows| (0..rows, rows)))
     }
 
-    /// Returns sinusoids of a range, unless all layers have the keys of these positions.
+    /// Returns the sinusoids of a range, if a layer needs them.
     fn position_table(&self, range: DistanceRange, scratch: &TaskScratch) -> SinusoidTable {
         if self.layers.iter().all(|layer| layer.attention.positions.has_keys(range)) {
             return SinusoidTable::empty(range);

@@ -274,7 +274,7 @@ impl HeadParameters {
         }
     }
 
-    /// Returns the memory of a task for at most `keys` keys in a group.
+    /// Returns the memory of a task for at most `keys` keys.
     pub(super) fn requirement(&self, keys: usize) -> ScratchReq {
         let (tile, head_width, format) = (queries_per_tile(self.format), self.head_width(), self.format);
         let operands = [

@@ -187,8 +187,8 @@ impl DepthwiseFilter {
                     let variance = f64::from(variance[channel]);
                     let factor = f64::from(gamma[channel]) / (variance + BATCH_NORM_EPSILON).sqrt();
                     if !factor.is_finite() {
-                        let found = format!("{variance} at {channel}");
-                        return Err(Error::shape(format!("{name}.running_var"), "positive values", found));
+                        let value = format!("{variance} at {channel}");
+                        return Err(Error::shape(format!("{name}.running_var"), "positive values", value));
                     }
                     weight.iter_mut().for_each(|value| *value = (f64::from(*value) * factor) as f32);
                     let centered = f64::from(*bias) - f64::from(mean[channel]);
@@ -201,7 +201,7 @@ impl DepthwiseFilter {
         Ok(DepthwiseFilter { weight: transpose_weight(&weight, taps), bias, norm, past_taps })
     }
 
-    /// Computes convolution, norm and SiLU for a range of rows of an utterance `x`.
+    /// Computes convolution, norm and SiLU for a range of rows.
     ///
     /// # Shapes
     /// `x [T, W]`; `out` has the values of `rows`.

@@ -18,11 +18,11 @@ use crate::{Error, Result};
 const ROWS_PER_BLOCK: usize = 196;
 /// Columns of a block for many rows.
 const COLUMNS_PER_BLOCK: usize = 128;
-/// Columns of a block for few rows, so that there are enough tasks.
+/// Columns of a block for few rows.
 const FEW_ROWS_COLUMNS: usize = 64;
 /// Largest number of rows with [`FEW_ROWS_COLUMNS`].
 const FEW_ROWS: usize = 64;
-/// Columns of a block of a deep sum, whose rows do not stay in the second-level cache.
+/// Columns of a block of a deep sum.
 const DEEP_SUM_COLUMNS: usize = 256;
 /// Smallest number of steps of a deep sum.
 const DEEP_SUM_STEPS: usize = 2048;
@@ -76,8 +76,8 @@ impl PackedLinear {
             bias = vec![0.0; outputs];
         }
         if bias.len() != outputs {
-            let found = format!("{} values", bias.len());
-            return Err(Error::shape(name, format!("a bias of {outputs} values"), found));
+            let count = format!("{} values", bias.len());
+            return Err(Error::shape(name, format!("a bias of {outputs} values"), count));
         }
         let view = View::new(weight, outputs, inputs).transposed();
         Ok(PackedLinear { weight: PackedOperand::packed(format, Operand::Right, view), bias })
@@ -249,7 +249,7 @@ pub(super) fn pack_slice(out: &mut PackedOperand, rows: &[f32], width: usize) {
     });
 }
 
-/// Returns the scratch memory of a task of this module, for rows of `width` values.
+/// Returns the scratch memory of a task, for rows of `width` values.
 pub(super) fn task_requirement(width: usize) -> ScratchReq {
     let block = ScratchReq::aligned::<f32>(ROWS_PER_BLOCK * DEEP_SUM_COLUMNS);
     block.or(ScratchReq::aligned::<f32>(2 * ROWS_PER_PACKING * width))

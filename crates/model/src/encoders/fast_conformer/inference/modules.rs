@@ -61,7 +61,7 @@ impl PackedAttention {
         }
     }
 
-    /// Adds `W_o` times the results of attention, `[H, T, d]`, of a block of rows.
+    /// Adds `W_o` times the results of attention of some rows.
     pub(super) fn add_results(
         &self,
         results: &[f32],

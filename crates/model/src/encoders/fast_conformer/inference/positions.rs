@@ -73,7 +73,7 @@ pub(super) struct PositionKeys {
 }
 
 impl SinusoidTable {
-    /// Creates a table without blocks, whose rows are computed if they are needed.
+    /// Creates a table whose rows are computed when they are needed.
     pub(super) fn empty(range: DistanceRange) -> Self {
         SinusoidTable { range, blocks: Vec::new() }
     }
@@ -103,7 +103,7 @@ impl Sinusoids {
         Sinusoids { frequencies, offsets }
     }
 
-    /// Returns the table of a range, with its blocks unless it is too large.
+    /// Returns the table of a range.
     pub(super) fn table(
         &self,
         range: DistanceRange,
@@ -224,7 +224,7 @@ impl PositionProjection {
     }
 }
 
-/// Returns the memory of the table of a range and of a layer's keys, `heads` of `width` in total.
+/// Returns the memory of a range's table and of a layer's keys.
 pub(super) fn requirement(
     range: DistanceRange,
     heads: usize,

@@ -148,7 +148,7 @@ impl FastConformerStream {
             let available = waiting.len() / width;
             let results = available.saturating_sub(1) / 2;
             input = vec![0.0; results * subsampling.frame_width(stage + 1)];
-            // The window of result 1 begins at frame 0, as two frames precede those of an utterance.
+            // The window of result 1 begins at frame 0: two frames precede an utterance.
             let frames = StageFrames { values: waiting, first: 0, total: available };
             subsampling.compute_results(stage, frames, 1..results + 1, &mut input, scratch);
             waiting.drain(..2 * results * width);
@@ -156,7 +156,7 @@ impl FastConformerStream {
         input
     }
 
-    /// Computes the rows that a layer can complete, and their number for each utterance.
+    /// Computes the rows that a layer can complete, and their numbers.
     fn step_layer(
         &self,
         index: usize,

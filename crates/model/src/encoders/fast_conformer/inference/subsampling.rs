@@ -1,4 +1,4 @@
-//! The subsampling convolutions for inference, one block of output rows at a time.
+//! The subsampling convolutions, one block of output rows at a time.
 //!
 //! ```text
 //! stage 1    y = relu(convolution 3x3, stride 2, of the frames)       1 to C channels
@@ -130,12 +130,12 @@ impl PackedSubsampling {
         self.stages.len() + 1
     }
 
-    /// Returns the values of a frame before `stage`, or of the results for the number of stages.
+    /// Returns the values of a frame before a stage.
     pub(super) fn frame_width(&self, stage: usize) -> usize {
         self.bands[stage] * if stage == 0 { 1 } else { self.config.channels }
     }
 
-    /// Returns the frames of a stage's input that a range of its results needs.
+    /// Returns the input frames of a stage for a range of results.
     pub(super) fn inputs_of(&self, results: &Range<usize>, input_frames: usize) -> Range<usize> {
         let before = self.config.padding_before();
         let start = (2 * results.start).saturating_sub(before);

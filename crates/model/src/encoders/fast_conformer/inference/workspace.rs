@@ -8,14 +8,14 @@ use super::attention::AttentionScratch;
 use super::linear::TaskScratch;
 use super::subsampling::SubsamplingScratch;
 
-/// Largest number of rows of a call whose memory is kept for the next one.
+/// Largest number of rows of a call whose memory is kept.
 ///
 /// It is two minutes with 8 frames a row, and about 60 MB for rows of width 1024.
 const MAX_KEPT_ROWS: usize = 1500;
 
 /// Memory that the modules share.
 pub(super) struct Workspace {
-    /// Packed rows of a block, and those of the inner width of a feed-forward module.
+    /// Packed rows of a block.
     pub packed: PackedOperand,
     pub inner: PackedOperand,
     /// `[T, 3W]`
