@@ -53,7 +53,7 @@ struct GradientRun<'a> {
 }
 
 /// Gradients by name.
-type StoredGradients = BTreeMap<String, StoredTensor>;
+type GradientTensors = BTreeMap<String, StoredTensor>;
 
 impl GradientRun<'_> {
     /// Computes the losses of a model on some rows.
@@ -104,7 +104,7 @@ impl GradientRun<'_> {
         check: &mut NemoCheck,
         kind: LossKind,
         prefix: &str,
-        gradients: &StoredGradients,
+        gradients: &GradientTensors,
     ) -> Result<(), RunError> {
         let model = self.nemo.model(kind.clone())?;
         let losses = self.losses(&model, &self.features()?, &self.case.feature_lengths)?;
@@ -177,7 +177,7 @@ impl GradientRun<'_> {
     fn compare_encoder_gradients_in_f64(
         &self,
         check: &mut NemoCheck,
-        gradients: &StoredGradients,
+        gradients: &GradientTensors,
     ) -> Result<(), RunError> {
         let names: Vec<&String> = gradients.keys().filter(|name| name.starts_with("grad.encoder.")).collect();
         if names.is_empty() {

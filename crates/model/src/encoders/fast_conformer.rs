@@ -10,7 +10,7 @@ use candle_core::{DType, Tensor};
 use candle_nn::VarBuilder;
 pub use config::{ConvolutionNorm, DepthwiseSubsamplingConfig, FastConformerEncoderConfig};
 pub use inference::{FastConformerStream, PackedFastConformer};
-use layer::{FastConformerLayer, Positions};
+use layer::{FastConformerLayer, RelativePositions};
 use subsampling::DepthwiseSubsampling;
 
 use super::Encoder;
@@ -118,7 +118,8 @@ impl Encoder for FastConformerEncoder {
         }
         let longest = ragged.lengths().into_iter().max().unwrap_or(0);
         let distances = DistanceRange::new(attention, longest);
-        let positions = Positions { sinusoids: sinusoids(distances, width, x.dtype())?, limits: attention };
+        let positions =
+            RelativePositions { sinusoids: sinusoids(distances, width, x.dtype())?, limits: attention };
         for layer in &self.layers {
             x = layer.forward(&x, &ragged, &positions, pass.as_deref_mut())?;
         }

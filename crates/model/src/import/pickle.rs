@@ -95,7 +95,7 @@ fn error<T>(expected: impl Into<String>, found: impl Into<String>) -> PickleResu
 /// # Errors
 /// The first unknown opcode or global, an invalid argument, or an entry that is no tensor.
 pub(crate) fn read_tensors(bytes: &[u8]) -> PickleResult<Vec<(String, PickledTensor)>> {
-    let mut machine = Machine { bytes, position: 0, ..Machine::default() };
+    let mut machine = PickleInterpreter { bytes, position: 0, ..PickleInterpreter::default() };
     let root = machine.run()?;
     let Value::Dict(entries) = &machine.values[root] else {
         return error("a dictionary of tensors", machine.values[root].type_name());
@@ -118,7 +118,7 @@ pub(crate) fn read_tensors(bytes: &[u8]) -> PickleResult<Vec<(String, PickledTen
 
 /// The stack machine.
 #[derive(Default)]
-struct Machine<'a> {
+struct PickleInterpreter<'a> {
     bytes: &'a [u8],
     position: usize,
     /// All values; stack and memo contain their indices.
@@ -129,7 +129,7 @@ struct Machine<'a> {
     memo: HashMap<u32, ValueId>,
 }
 
-impl Machine<'_> {
+impl PickleInterpreter<'_> {
     /// Runs the program; returns the value on top of the stack at its end.
     fn run(&mut self) -> PickleResult<ValueId> {
         loop {

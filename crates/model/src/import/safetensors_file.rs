@@ -98,7 +98,7 @@ pub(crate) fn read(path: &Path) -> Result<TensorFiles> {
 
 /// The index of a model in several files.
 #[derive(Deserialize)]
-struct Index {
+struct ShardIndex {
     weight_map: BTreeMap<String, String>,
 }
 
@@ -121,7 +121,7 @@ pub(crate) fn read_folder(folder: &Path, stem: &str) -> Result<Option<TensorFile
         (false, true) => {}
     }
     let text = super::read_text(&index_path)?;
-    let Index { weight_map } = serde_json::from_str(&text).map_err(|error| {
+    let ShardIndex { weight_map } = serde_json::from_str(&text).map_err(|error| {
         Error::conversion(&index_path, "index", "JSON with weight_map", error.to_string())
     })?;
     let mut shards: BTreeMap<&str, Vec<&str>> = BTreeMap::new();

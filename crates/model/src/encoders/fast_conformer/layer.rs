@@ -65,9 +65,9 @@ pub(super) enum InnerNorm {
     Layer(LayerNorm),
 }
 
-/// Positions that all layers share.
+/// RelativePositions that all layers share.
 #[derive(Debug)]
-pub(super) struct Positions {
+pub(super) struct RelativePositions {
     /// Sines and cosines of each distance, `[n, W]`.
     pub sinusoids: Tensor,
     pub limits: AttentionLimits,
@@ -92,7 +92,7 @@ impl FastConformerLayer {
         &self,
         x: &Tensor,
         ragged: &Arc<Ragged>,
-        positions: &Positions,
+        positions: &RelativePositions,
         pass: Option<&mut TrainingPass>,
     ) -> Result<Tensor> {
         let mut dropout = RowDropout { pass, ragged, rate: self.dropout };
@@ -157,7 +157,7 @@ impl SelfAttention {
         Ok([weight, Tensor::cat(&[q.bias(), k.bias(), v.bias()], 0)?])
     }
 
-    fn forward(&self, x: &Tensor, ragged: &Arc<Ragged>, positions: &Positions) -> Result<Tensor> {
+    fn forward(&self, x: &Tensor, ragged: &Arc<Ragged>, positions: &RelativePositions) -> Result<Tensor> {
         let [weight, bias] = self.concatenate_qkv()?;
         let qkv = linear(&self.norm.apply(x)?, &weight, &bias)?;
         let position_rows = self.positions.apply(&positions.sinusoids)?;
