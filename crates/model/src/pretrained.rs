@@ -27,6 +27,8 @@ use crate::{Error, Parameters, Result};
 
 /// Number of differing tokens that a warning names.
 const MAX_NAMED_TOKENS: usize = 3;
+/// Largest number of parameters that a message lists by name.
+const MAX_LISTED_NAMES: usize = 40;
 
 /// A message about pretrained weights.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -195,9 +197,22 @@ impl NameMatches {
             ("skipped (init.skip), initialized at random", &self.skipped),
             ("in the file only, not used", &self.unused),
         ];
-        let line = |(kind, names): &(&str, &Vec<String>)| format!("  {kind}: {}", names.join(", "));
+        let line = |(kind, names): &(&str, &Vec<String>)| format!("  {kind}: {}", list_names(names));
         kinds.iter().filter(|(_, names)| !names.is_empty()).map(line).collect()
     }
+}
+
+/// Lists names; many names by their first parts, with the number of each.
+fn list_names(names: &[String]) -> String {
+    if names.len() <= MAX_LISTED_NAMES {
+        return names.join(", ");
+    }
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for name in names {
+        *counts.entry(name.split('.').next().unwrap_or(name)).or_default() += 1;
+    }
+    let parts: Vec<String> = counts.iter().map(|(part, count)| format!("{part}.* ({count})")).collect();
+    parts.join(", ")
 }
 
 /// Reads the weights of a checkpoint.
