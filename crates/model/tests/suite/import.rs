@@ -90,6 +90,33 @@ fn models_of_all_kinds_survive_nemos_layout() {
 }
 
 #[test]
+fn candle_reads_the_torch_checkpoint_of_an_archive() {
+    let pretrained = Pretrained::new(&recipe("convolution_norm = \"batch\"", TDT));
+    let archive = pretrained.export("model.safetensors", Layout::Nemo, "model.nemo");
+    let imported = ImportedModel::open(&archive, &ImportOptions::default()).unwrap();
+    let mut members = tar::Archive::new(std::fs::File::open(&archive).unwrap());
+    let mut weights = members
+        .entries()
+        .unwrap()
+        .map(Result::unwrap)
+        .find(|member| member.path().unwrap().ends_with("model_weights.ckpt"))
+        .unwrap();
+    let path = pretrained.path("model_weights.ckpt");
+    std::io::copy(&mut weights, &mut std::fs::File::create(&path).unwrap()).unwrap();
+    let tensors = candle_core::pickle::read_all(&path).unwrap();
+    assert_eq!(tensors.len(), imported.tensor_names().count());
+    for (name, tensor) in tensors {
+        let stored = imported.read_tensor(&name).unwrap();
+        assert_eq!(tensor.dims(), stored.shape, "{name}");
+        if stored.dtype == Dtype::F32 {
+            let values: Vec<f32> = tensor.flatten_all().unwrap().to_vec1().unwrap();
+            let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+            assert!(bytes == stored.data.0, "{name}");
+        }
+    }
+}
+
+#[test]
 fn models_survive_hugging_faces_layout_and_a_change_of_layout() {
     let batch = "convolution_norm = \"batch\"";
     let streaming_features = |text: String| {
