@@ -159,7 +159,8 @@ mod tests {
                 words.push("name".to_owned());
             }
             let mut is_accepted = false;
-            for value in ["1", "2", "1/2", "min", "max-prob", "txt", "words", "maes", "bf16"] {
+            for value in ["1", "2", "1/2", "min", "max-prob", "txt", "words", "maes", "bf16", "full", "nemo"]
+            {
                 let words = words.iter().cloned().chain([format!("--{flag}"), value.to_owned()]);
                 let is_invalid = |error: clap::Error| error.kind() == ErrorKind::ValueValidation;
                 if command().try_get_matches_from(words.clone()).is_err_and(is_invalid) {
