@@ -60,7 +60,7 @@ pub(crate) fn lines(config: &ModelConfig) -> Vec<String> {
             let durations: Vec<String> = durations.iter().map(ToString::to_string).collect();
             format!("output: TDT with durations {}{head}", durations.join(", "))
         }
-        LossKind::Ctc => "output: CTC".to_owned(),
+        LossKind::Ctc {} => "output: CTC".to_owned(),
         _ => format!("output: RNN-T{head}"),
     });
     lines

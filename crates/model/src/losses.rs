@@ -32,7 +32,7 @@ impl LossSessions {
     pub fn new(config: &ModelConfig) -> Result<Self> {
         let transducer = match config.loss.kind {
             LossKind::Gnat(_) => None,
-            LossKind::Ctc => {
+            LossKind::Ctc {} => {
                 return Ok(Self { transducer: None, ctc: LossSession::new(&config.loss_options()?)? });
             }
             _ => Some(LossSession::new(&config.loss_options()?)?),

@@ -45,7 +45,7 @@ impl SearchConfig {
     pub(crate) fn default_for(config: &ModelConfig) -> Self {
         match config.loss.kind {
             LossKind::Gnat(_) => SearchConfig::Lattice(LatticeSearch::default()),
-            LossKind::Ctc => SearchConfig::Ctc(None),
+            LossKind::Ctc {} => SearchConfig::Ctc(None),
             _ => SearchConfig::default(),
         }
     }

@@ -114,7 +114,7 @@ pub fn step_bytes(model: &Model, shape: BatchShape) -> usize {
     // 2. The rest of the graph. Joint network: projected rows and their gradients, and gradients of
     // the inputs, twice where they are added.
     let joint = match config.loss.kind {
-        LossKind::Ctc => 0,
+        LossKind::Ctc {} => 0,
         _ => {
             BYTES_PER_NUMBER
                 * (4 * (frames + positions) * model.width()

@@ -114,7 +114,7 @@ impl NemoModel {
         config.input.features.mels = json["encoder"]["feat_in"].as_u64().unwrap_or(0) as usize;
         (config.input.rows.stack, config.input.rows.stride) = (1, 1);
         if json["joint"].is_null() {
-            (config.joint, config.loss.kind) = (None, LossKind::Ctc);
+            (config.joint, config.loss.kind) = (None, LossKind::Ctc {});
             return Ok(());
         }
         config.terms.ctc_weight = if json["aux_ctc"].is_null() { 0.0 } else { 1.0 };

@@ -45,7 +45,7 @@ impl ModelConfig {
         self.check_loss_options()?;
         match &self.loss.kind {
             LossKind::Rnnt { .. } => return Ok(()),
-            LossKind::Ctc => return self.check_ctc(),
+            LossKind::Ctc {} => return self.check_ctc(),
             LossKind::Gnat(config) => return self.check_gnat(config),
             &LossKind::Pruned { s_range, simple_scale, lm_only_scale, am_only_scale, .. } => {
                 ensure("loss.s_range", "at least 2", s_range >= 2, s_range)?;

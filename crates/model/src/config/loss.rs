@@ -58,7 +58,7 @@ pub enum LossKind {
         warm_steps: u64,
     },
     /// Connectionist temporal classification: a head on the encoder, without joint network.
-    Ctc,
+    Ctc {},
     /// A recognition lattice over the last labels, with globally normalized paths (GNAT).
     Gnat(GnatConfig),
 }
@@ -87,7 +87,7 @@ impl LossKind {
 
     /// Returns true for CTC, which has no predictor and no joint network.
     pub fn is_ctc(&self) -> bool {
-        matches!(self, Self::Ctc)
+        matches!(self, Self::Ctc {})
     }
 
     /// Returns the keys of the recognition lattice, if it is one.

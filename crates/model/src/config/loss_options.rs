@@ -148,7 +148,7 @@ impl ModelConfig {
             LossKind::Tdt { durations, .. } => Topology::tdt(durations),
             LossKind::MultiBlank { durations, .. } => self.terms.topology.clone().with_big_blanks(durations),
             LossKind::Rnnt { .. } | LossKind::Pruned { .. } => Ok(self.terms.topology.clone()),
-            LossKind::Ctc => return Err(not_a_transducer_error("ctc")),
+            LossKind::Ctc {} => return Err(not_a_transducer_error("ctc")),
             LossKind::Gnat(_) => return Err(not_a_transducer_error("gnat")),
         };
         Ok(topology.map_err(rnnt_loss::Error::from)?)
@@ -189,7 +189,7 @@ impl ModelConfig {
                 let tokens = TokenNormalization::Softmax;
                 rnnt_loss::Loss::Transducer { topology: self.topology()?, tokens, sigma }
             }
-            LossKind::Ctc => rnnt_loss::Loss::Ctc,
+            LossKind::Ctc {} => rnnt_loss::Loss::Ctc,
             LossKind::Gnat(_) => return Err(not_a_transducer_error("gnat")),
             LossKind::Pruned { s_range, lm_only_scale, am_only_scale, .. } => {
                 let pruning = Pruning { s_range, lm_only_scale, am_only_scale, ..Pruning::default() };

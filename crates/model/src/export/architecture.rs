@@ -44,7 +44,7 @@ pub(super) fn from_config(path: &Path, config: &ModelConfig, labels: usize) -> R
         return error("training.topology", "regular", config.terms.topology.to_string());
     }
     let output = match &config.loss.kind {
-        LossKind::Ctc => OutputArchitecture::Ctc,
+        LossKind::Ctc {} => OutputArchitecture::Ctc,
         LossKind::Rnnt { factored_blank: false } => transducer(path, config, Vec::new(), 0.0)?,
         LossKind::Tdt { durations, sigma, .. } => transducer(path, config, durations.clone(), *sigma)?,
         _ => return error("loss.kind", "rnnt, tdt or ctc, without a factored blank", "another loss".into()),

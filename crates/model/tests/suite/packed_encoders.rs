@@ -6,7 +6,7 @@ use model::encoders::{
     FastConformerEncoderConfig, LstmEncoderConfig, NumberFormat,
 };
 use model::predictors::{PredictorKind, StatelessPredictorConfig};
-use model::{Model, ModelConfig};
+use model::{InputConfig, Model, ModelConfig, RowsConfig};
 
 use crate::rows::{random, values};
 
@@ -32,7 +32,9 @@ fn fast_conformer() -> FastConformerEncoderConfig {
 
 fn model(encoder: EncoderKind) -> Model {
     let predictor = StatelessPredictorConfig { embedding: 4, context: 2, dropout: 0.0 };
+    let rows = RowsConfig { stack: 1, stride: 1, ..RowsConfig::default() };
     let config = ModelConfig {
+        input: InputConfig { rows, ..InputConfig::default() },
         predictor: Some(PredictorKind::Stateless(predictor)),
         ..ModelConfig::new(encoder, JointConfig { width: 8, dropout: 0.0 })
     };

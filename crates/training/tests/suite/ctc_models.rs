@@ -136,7 +136,9 @@ fn a_ctc_model_learns_and_recognizes() {
             // The alignment of the known text begins at the same frames.
             let starts: Vec<f64> = single.tokens.iter().map(|token| token.start).collect();
             let aligned_starts: Vec<f64> = aligned.tokens.iter().map(|token| token.start).collect();
-            assert_eq!(starts, aligned_starts);
+            assert_eq!(starts.len(), aligned_starts.len());
+            let mut pairs = starts.iter().zip(&aligned_starts);
+            assert!(pairs.all(|(a, b)| (a - b).abs() < 1e-9), "{starts:?} {aligned_starts:?}");
             assert!(aligned.log_likelihood >= aligned.best_path && aligned.words.len() == starts.len());
             assert!(aligned.tokens.iter().all(|token| token.confidence > 0.3 && token.confidence <= 1.0));
         }
@@ -167,7 +169,7 @@ fn streams_give_the_words_of_the_whole_recording() {
     // Overlapping windows of a model that is not causal.
     let bidirectional = trained_model(false);
     let recognizer = bidirectional.load();
-    let window = WindowConfig { seconds: 1.5, overlap: 0.5 };
+    let window = WindowConfig { seconds: 3.0, overlap: 1.0 };
     let chunks = samples.chunks(900).map(|chunk| Ok(chunk.to_vec()));
     let long = recognizer.transcribe_chunks(chunks, window).unwrap();
     let texts: Vec<String> =
