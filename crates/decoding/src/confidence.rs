@@ -255,7 +255,9 @@ mod tests {
                 assert!(values.is_sorted() || exponent > 1.0, "{measure:?} {exponent} {values:?}");
                 let masked = [0.0, f32::NEG_INFINITY, 1.0];
                 let is_valid = (0.0..=1.0).contains(&confidence.score(&masked));
-                assert!(is_valid || exponent > 1.0, "{measure:?} {exponent}");
+                // Gibbs' entropy of two classes may exceed that of equal probabilities.
+                let is_gibbs = measure.name().starts_with("gibbs");
+                assert!(is_valid || is_gibbs, "{measure:?} {exponent}");
                 assert_eq!(confidence.score(&[3.0]), 1.0);
             }
         }
