@@ -85,7 +85,7 @@ def test_bad_tensors(change: Change, error: type[Exception], message: str, with_
 OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"loss": "rnn"}, r"loss: expected 'rnnt'.*found 'rnn'"),
     ({"activation": "gelu"}, r"activation: expected 'tanh' or 'relu', found 'gelu'"),
-    ({"precision": "int8"}, r"precision: expected 'full' or 'bf16', found 'int8'"),
+    ({"precision": "int8"}, r"precision: expected 'full', 'bf16' or 'bf16x3', found 'int8'"),
     ({"reduction": "average"}, r"reduction: expected one of.*found 'average'"),
     ({"blank": 9}, r"blank: expected a class from 0 to 6, found 9"),
     ({"blank": -1}, r"blank: expected numbers from 0 .*, found -1"),

@@ -103,10 +103,11 @@ def do_rnnt_pruning(am: Tensor, lm: Tensor, ranges: Tensor) -> tuple[Tensor, Ten
             f"ranges: expected batch and frames of am {tuple(am.shape)} and lm {tuple(lm.shape)}, found "
             f"{tuple(ranges.shape)}"
         )
-    is_outside = (ranges < 0) | (ranges >= lm.shape[1])
-    if bool(is_outside.any()):
-        position = int(ranges[is_outside][0])
-        raise ValueError(f"ranges: expected positions from 0 to {lm.shape[1] - 1}, found {position}")
+    if not torch.compiler.is_compiling():
+        is_outside = (ranges < 0) | (ranges >= lm.shape[1])
+        if bool(is_outside.any()):
+            position = int(ranges[is_outside][0])
+            raise ValueError(f"ranges: expected positions from 0 to {lm.shape[1] - 1}, found {position}")
     index = ranges.reshape(batch, frames * s_range, 1).expand(-1, -1, lm.shape[2])
     selected = lm.gather(1, index.to(torch.int64)).reshape(batch, frames, s_range, lm.shape[2])
     return am.unsqueeze(2).expand(-1, -1, s_range, -1), selected
