@@ -11,6 +11,7 @@ mod decoding;
 mod encoded;
 mod files;
 mod first_pass;
+mod inference_models;
 mod lattice_recursion;
 mod lattice_workspaces;
 mod layers;

@@ -11,17 +11,17 @@
 //! Its metadata has one key, `panda`: JSON with format, version, recipe, tokenizer,
 //! [`Progress`], [`DataFingerprint`] of the data, [`ImportedSource`] of an imported model, and the
 //! CRC-32 of each tensor and of the rest of the metadata.
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::path::Path;
 
-use safetensors::tensor::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 use speech::Tokenizer;
-use speech::files::{open_regular, read_input};
+use speech::files::open_regular;
 
+use crate::checkpoint_file::{CheckpointFile, hex_checksum};
 use crate::config::old_names;
-use crate::import::{ImportedSource, SOURCE_VERSION};
+use crate::import::ImportedSource;
 use crate::parameters::{Shapes, is_frozen};
 use crate::{Error, ModelConfig, Result};
 
@@ -30,13 +30,13 @@ pub(crate) const FORMAT: &str = "panda checkpoint";
 /// Version of the file format; raised whenever an old reader would misread a new file.
 pub(crate) const VERSION: u32 = 3;
 /// The first version that can still be read.
-const OLDEST_VERSION: u32 = 2;
+pub(crate) const OLDEST_VERSION: u32 = 2;
 /// The key in [`StoredMetadata::checksums`] of the fields of the metadata.
 pub(crate) const FIELDS_KEY: &str = "";
 /// Kinds of tensors that have the names and shapes of the parameters.
 ///
 /// They are the weights, their average, and the moments of the built-in optimizers.
-const PARAMETER_KINDS: [&str; 4] = ["weight", "average", "first", "second"];
+pub(crate) const PARAMETER_KINDS: [&str; 4] = ["weight", "average", "first", "second"];
 
 /// Kinds of tensors that constant parameters do not have.
 const MOMENT_KINDS: [&str; 2] = ["first", "second"];
@@ -126,7 +126,7 @@ pub struct Checkpoint {
 }
 
 /// The metadata of a checkpoint file: the JSON under the key `panda`.
-#[derive(Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct StoredMetadata {
     pub format: String,
@@ -155,12 +155,8 @@ impl StoredMetadata {
         if let Some(imported) = imported {
             fields.extend(serde_json::to_vec(imported)?);
         }
-        Ok(checksum(&fields))
+        Ok(hex_checksum(crc32fast::hash(&fields)))
     }
-}
-
-fn checksum(bytes: &[u8]) -> String {
-    format!("{:08x}", crc32fast::hash(bytes))
 }
 
 /// Reads names and shapes of a checkpoint's weights, without their values.
@@ -203,8 +199,7 @@ pub fn read_recipe_and_tokenizer(path: &Path) -> Result<(String, Tokenizer)> {
     else {
         return Err(invalid("none".into()));
     };
-    let tokenizer = Tokenizer::from_json(tokenizer)
-        .map_err(|error| Error::checkpoint(path, "a tokenizer", error.to_string()))?;
+    let tokenizer = parse_tokenizer(tokenizer, path)?;
     Ok((old_names::translate(recipe).into_owned(), tokenizer))
 }
 
@@ -227,123 +222,13 @@ fn read_header_entries(path: &Path) -> Result<BTreeMap<String, serde_json::Value
 impl Checkpoint {
     /// Reads and checks a checkpoint: format, version, checksums, dtypes, finite values.
     ///
+    /// [`CheckpointFile`] reads single tensors.
+    ///
     /// # Errors
     /// [`Error::Io`] if the file cannot be read, [`Error::Checkpoint`] if it is corrupt, truncated
     /// or foreign.
     pub fn read(path: &Path) -> Result<Self> {
-        let bytes = read_input(path).map_err(Error::io(path, "read the checkpoint"))?;
-        let invalid = |expected: &str, found: String| Error::checkpoint(path, expected, found);
-
-        // Metadata: format, version, recipe, tokenizer, progress.
-        let whole_file = "a whole safetensors file";
-        let (_, file_header) =
-            SafeTensors::read_metadata(&bytes).map_err(|error| invalid(whole_file, error.to_string()))?;
-        let tensors =
-            SafeTensors::deserialize(&bytes).map_err(|error| invalid(whole_file, error.to_string()))?;
-        let metadata_json = file_header.metadata().as_ref().and_then(|map| map.get("panda"));
-        let metadata_json = metadata_json.ok_or_else(|| {
-            invalid("metadata with the key panda", "none: a file of another program".into())
-        })?;
-        let fields: serde_json::Value = serde_json::from_str(metadata_json)
-            .map_err(|error| invalid("metadata in JSON", error.to_string()))?;
-        let version = fields["version"].as_u64().filter(|_| fields["format"] == FORMAT);
-        if !version.is_some_and(|version| (u64::from(OLDEST_VERSION)..=u64::from(VERSION)).contains(&version))
-        {
-            let formats = format!("format {}, version {}", fields["format"], fields["version"]);
-            let is_older = version.is_some_and(|version| version < u64::from(OLDEST_VERSION));
-            let hint =
-                if is_older { ", whose parameters have other names; train the model again" } else { "" };
-            return Err(invalid(&format!("format \"{FORMAT}\", version {VERSION}"), formats + hint));
-        }
-        let metadata: StoredMetadata = serde_json::from_value(fields)
-            .map_err(|error| invalid("metadata with recipe, tokenizer and progress", error.to_string()))?;
-
-        if let Some(version) = metadata.imported.as_ref().map(|imported| imported.version)
-            && version != SOURCE_VERSION
-        {
-            return Err(invalid(
-                &format!("an imported source of version {SOURCE_VERSION}"),
-                version.to_string(),
-            ));
-        }
-
-        // Checksums, each of which must be used.
-        let has_checksums = metadata.version > OLDEST_VERSION;
-        let mut unused_checksums = metadata.checksums.clone();
-        // Unknown tensors have no checksum; the model reports them by name.
-        let mut check_checksum = |name: &str, found: String| match unused_checksums.remove(name) {
-            Some(expected) if has_checksums && found != expected => {
-                let part = if name == FIELDS_KEY { "the metadata" } else { name };
-                Err(invalid(&format!("{part} with the checksum {expected}"), format!("{found}: damaged")))
-            }
-            None if has_checksums && name == FIELDS_KEY => {
-                Err(invalid("checksums", "none, in a version that has them".to_owned()))
-            }
-            _ => Ok(()),
-        };
-        let fields_checksum = metadata.fields_checksum();
-        check_checksum(
-            FIELDS_KEY,
-            fields_checksum.map_err(|error| invalid("metadata in JSON", error.to_string()))?,
-        )?;
-
-        // Tensors, by kind and name.
-        let mut shapes = BTreeMap::new();
-        let mut values: BTreeMap<String, Values> = BTreeMap::new();
-        let mut names = tensors.names();
-        names.sort_unstable();
-        for full_name in names {
-            let view = tensors.tensor(full_name).map_err(|error| invalid(full_name, error.to_string()))?;
-            let Some((kind, name)) =
-                full_name.split_once('/').filter(|(kind, name)| !(kind.is_empty() || name.is_empty()))
-            else {
-                return Err(invalid(
-                    "tensors named weight/, average/, first/ or second/, or KIND/ of a custom optimizer",
-                    format!("{full_name:?}"),
-                ));
-            };
-            if view.dtype() != Dtype::F32 {
-                return Err(invalid(&format!("{full_name} of F32"), format!("{:?}", view.dtype())));
-            }
-            // The state of a custom optimizer need not belong to a parameter.
-            let shape = match PARAMETER_KINDS.contains(&kind) {
-                true => shapes.entry(name.to_owned()).or_insert_with(|| view.shape().to_vec()),
-                false => &mut view.shape().to_vec(),
-            };
-            if shape != view.shape() {
-                return Err(invalid(
-                    &format!("{full_name} of shape {shape:?}"),
-                    format!("{:?}", view.shape()),
-                ));
-            }
-            check_checksum(full_name, checksum(view.data()))?;
-            let bytes = view.data().chunks_exact(size_of::<f32>());
-            let numbers: Vec<f32> = bytes.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
-            if let Some(index) = numbers.iter().position(|x| !x.is_finite()) {
-                return Err(invalid(
-                    &format!("finite values in {full_name}"),
-                    format!("{} at {index}", numbers[index]),
-                ));
-            }
-            values.entry(kind.to_owned()).or_default().insert(name.to_owned(), numbers);
-        }
-        if let Some(name) = unused_checksums.keys().next().filter(|_| has_checksums) {
-            return Err(invalid(&format!("{name}, which has a checksum"), "none".into()));
-        }
-
-        let weights = values.remove("weight");
-        Ok(Checkpoint {
-            recipe: old_names::translate(&metadata.recipe).into_owned(),
-            tokenizer: metadata.tokenizer.clone(),
-            progress: metadata.progress.clone(),
-            weights: weights.ok_or_else(|| invalid("tensors named weight/", "none".into()))?,
-            average: values.remove("average"),
-            optimizer_state: values,
-            data: metadata.data.clone(),
-            imported: metadata.imported,
-            has_checksums,
-            shapes,
-        })
+        CheckpointFile::open(path)?.read_all()
     }
 
     /// Iterates over the kinds of values with their names in the file.
@@ -358,8 +243,7 @@ impl Checkpoint {
     /// # Errors
     /// [`Error::Inside`] the file if its recipe does not describe a model.
     pub fn model_config(&self, path: &Path) -> Result<ModelConfig> {
-        ModelConfig::from_recipe(&self.recipe, Path::new(RECIPE_LOCATION))
-            .map_err(|source| Error::Inside { path: path.to_owned(), source: Box::new(source) })
+        recipe_config(&self.recipe, path)
     }
 
     /// Returns the tokenizer.
@@ -367,8 +251,7 @@ impl Checkpoint {
     /// # Errors
     /// [`Error::Checkpoint`] if its JSON is damaged.
     pub fn tokenizer(&self, path: &Path) -> Result<Tokenizer> {
-        Tokenizer::from_json(&self.tokenizer)
-            .map_err(|error| Error::checkpoint(path, "a tokenizer", error.to_string()))
+        parse_tokenizer(&self.tokenizer, path)
     }
 
     /// Checks that names and shapes are those of a model's parameters.
@@ -376,34 +259,58 @@ impl Checkpoint {
     /// # Errors
     /// [`Error::Checkpoint`] for the first parameter that is missing, unknown or of another shape.
     pub fn check(&self, path: &Path, expected: &Shapes) -> Result<()> {
-        // A recipe that cannot be read is reported by `model_config`.
-        let config = ModelConfig::from_recipe(&self.recipe, Path::new(RECIPE_LOCATION));
-        let frozen = config.map(|config| config.frozen).unwrap_or_default();
-        for (kind, values) in self.kinds().filter(|(kind, _)| PARAMETER_KINDS.contains(kind)) {
-            // Constant parameters have weights, but no moments.
-            let has_constants = !MOMENT_KINDS.contains(&kind);
-            for (name, shape) in
-                expected.iter().filter(|(name, _)| has_constants || !is_frozen(&frozen, name))
-            {
-                if !values.contains_key(name) {
-                    return Err(Error::checkpoint(path, format!("{kind}/{name} of shape {shape:?}"), "none"));
-                }
-            }
-            if let Some(name) = values.keys().find(|name| !expected.contains_key(*name)) {
-                return Err(Error::checkpoint(
-                    path,
-                    "the recipe's parameters only",
-                    format!("{kind}/{name}"),
-                ));
-            }
-        }
-        for (name, shape) in expected {
-            let actual = &self.shapes[name];
-            if actual != shape {
-                let expected = format!("{name} of shape {shape:?}");
-                return Err(Error::checkpoint(path, expected, format!("{actual:?}")));
-            }
-        }
-        Ok(())
+        let names = |values: &'_ Values| values.keys().cloned().collect();
+        let kinds = self.kinds().map(|(kind, values)| (kind.to_owned(), names(values))).collect();
+        check_parameters(path, &self.recipe, &kinds, &self.shapes, expected)
     }
+}
+
+/// The names of the values of each kind.
+pub(crate) type NamesByKind = BTreeMap<String, BTreeSet<String>>;
+
+/// Checks that names and shapes are those of a model's parameters.
+///
+/// # Errors
+/// [`Error::Checkpoint`] for the first parameter that is missing, unknown or of another shape.
+pub(crate) fn check_parameters(
+    path: &Path,
+    recipe: &str,
+    kinds: &NamesByKind,
+    shapes: &Shapes,
+    expected: &Shapes,
+) -> Result<()> {
+    // A recipe that cannot be read is reported by `model_config`.
+    let config = ModelConfig::from_recipe(recipe, Path::new(RECIPE_LOCATION));
+    let frozen = config.map(|config| config.frozen).unwrap_or_default();
+    for (kind, names) in kinds.iter().filter(|(kind, _)| PARAMETER_KINDS.contains(&kind.as_str())) {
+        // Constant parameters have weights, but no moments.
+        let has_constants = !MOMENT_KINDS.contains(&kind.as_str());
+        for (name, shape) in expected.iter().filter(|(name, _)| has_constants || !is_frozen(&frozen, name)) {
+            if !names.contains(name) {
+                return Err(Error::checkpoint(path, format!("{kind}/{name} of shape {shape:?}"), "none"));
+            }
+        }
+        if let Some(name) = names.iter().find(|name| !expected.contains_key(*name)) {
+            return Err(Error::checkpoint(path, "the recipe's parameters only", format!("{kind}/{name}")));
+        }
+    }
+    for (name, shape) in expected {
+        let actual = &shapes[name];
+        if actual != shape {
+            let expected = format!("{name} of shape {shape:?}");
+            return Err(Error::checkpoint(path, expected, format!("{actual:?}")));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the configuration of a model from the recipe of a checkpoint.
+pub(crate) fn recipe_config(recipe: &str, path: &Path) -> Result<ModelConfig> {
+    ModelConfig::from_recipe(recipe, Path::new(RECIPE_LOCATION))
+        .map_err(|source| Error::Inside { path: path.to_owned(), source: Box::new(source) })
+}
+
+/// Returns the tokenizer of a checkpoint from its JSON.
+pub(crate) fn parse_tokenizer(json: &str, path: &Path) -> Result<Tokenizer> {
+    Tokenizer::from_json(json).map_err(|error| Error::checkpoint(path, "a tokenizer", error.to_string()))
 }

@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 use speech::files::Destination;
 
 use crate::checkpoint::{Checkpoint, FIELDS_KEY, FORMAT, Progress, StoredMetadata, VERSION, Values};
+use crate::checkpoint_file::{hex_checksum, values_checksum};
 use crate::import::ImportedSource;
 use crate::parameters::Shapes;
 use crate::tensors::with_slice;
@@ -171,7 +172,8 @@ impl<'a> CheckpointWriter<'a> {
         // Shape and position of each tensor.
         let (mut entries, mut end_offset) = (Map::new(), 0usize);
         for (name, (shape, tensor)) in &self.tensors {
-            let checksum_and_bytes = tensor.with_slice(|values| (checksum(values), size_of_val(values)));
+            let checksum_and_bytes =
+                tensor.with_slice(|values| (hex_checksum(values_checksum(values)), size_of_val(values)));
             let (checksum, bytes) = checksum_and_bytes?;
             metadata.checksums.insert(name.clone(), checksum);
             let offsets = [end_offset, end_offset + bytes];
@@ -220,16 +222,4 @@ impl Checkpoint {
         }
         writer
     }
-}
-
-/// Returns the checksum of values as eight hexadecimal digits.
-fn checksum(values: &[f32]) -> String {
-    let mut hasher = crc32fast::Hasher::new();
-    let mut block = Vec::with_capacity(VALUES_PER_BLOCK * size_of::<f32>());
-    for chunk in values.chunks(VALUES_PER_BLOCK) {
-        block.clear();
-        chunk.iter().for_each(|value| block.extend(value.to_le_bytes()));
-        hasher.update(&block);
-    }
-    format!("{:08x}", hasher.finalize())
 }

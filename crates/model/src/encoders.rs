@@ -9,6 +9,7 @@ mod inference_encoder;
 mod lstm;
 mod lstm_stream;
 mod module_encoder;
+pub(crate) mod packed;
 mod stream;
 mod subsampling;
 mod subsampling_stream;

@@ -36,6 +36,7 @@
 
 pub mod bytes;
 pub mod checkpoint;
+mod checkpoint_file;
 mod checkpoint_writer;
 pub mod config;
 mod decoder;
@@ -45,6 +46,7 @@ mod error;
 mod export;
 mod gradients;
 pub mod import;
+mod inference;
 mod initializer;
 mod input;
 mod label_rows;
@@ -52,7 +54,6 @@ mod layers;
 mod losses;
 mod model;
 mod output;
-mod packed_encoder;
 mod parameters;
 pub mod predictors;
 mod pretrained;
@@ -61,6 +62,7 @@ pub mod tensors;
 mod training_pass;
 
 pub use checkpoint::{Checkpoint, DataFingerprint, Progress};
+pub use checkpoint_file::CheckpointFile;
 pub use checkpoint_writer::{CheckpointWriter, MetadataRef};
 pub use config::ModelConfig;
 pub use divergence::Divergence;

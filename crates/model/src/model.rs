@@ -7,6 +7,7 @@ use rnnt_loss::Targets;
 
 use crate::config::ModelConfig;
 use crate::encoders::Encoder;
+use crate::encoders::packed::PackedEncoder;
 use crate::output;
 use crate::output::{JointLayers, OutputModel, TransducerNetwork};
 use crate::parameters::Shapes;
@@ -49,6 +50,8 @@ pub struct Model {
     /// The head of the auxiliary loss.
     auxiliary_ctc: Option<Linear>,
     labels: usize,
+    /// The encoder, if its weights are packed for inference.
+    pub(crate) packed: Option<Arc<PackedEncoder>>,
 }
 
 /// The network of a model: encoder, output, and optional auxiliary CTC head.
@@ -66,7 +69,7 @@ impl Network {
     }
 
     /// Adds the other parts of a configuration to an encoder.
-    fn with_encoder(
+    pub(crate) fn with_encoder(
         config: &ModelConfig,
         labels: usize,
         encoder: Arc<dyn Encoder>,
@@ -238,9 +241,28 @@ impl Model {
         make_network: impl FnOnce(VarBuilder<'static>) -> Result<Network>,
     ) -> Result<Self> {
         let (parameters, network) = Parameters::build_frozen(config.seed, &config.frozen, make_network)?;
-        let Network { encoder, output, auxiliary_ctc } = network;
         parameters.initialize(&config.init, config.seed)?;
-        Ok(Model { config: config.clone(), parameters, encoder, output, auxiliary_ctc, labels })
+        Ok(Self::from_network(config, labels, parameters, network))
+    }
+
+    /// Creates a model from its network and parameters.
+    pub(crate) fn from_network(
+        config: &ModelConfig,
+        labels: usize,
+        parameters: Parameters,
+        network: Network,
+    ) -> Self {
+        let Network { encoder, output, auxiliary_ctc } = network;
+        Model { config: config.clone(), parameters, encoder, output, auxiliary_ctc, labels, packed: None }
+    }
+
+    /// Replaces the encoder by one with packed weights, if there is one.
+    pub(crate) fn with_packed(mut self, packed: Option<Arc<PackedEncoder>>) -> Self {
+        if let Some(packed) = packed {
+            self.encoder = packed.clone();
+            self.packed = Some(packed);
+        }
+        self
     }
 
     /// Returns the configuration.

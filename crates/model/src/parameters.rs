@@ -73,13 +73,23 @@ impl Parameters {
         make: impl FnOnce(VarBuilder<'static>) -> Result<T>,
     ) -> Result<(Self, T)> {
         let frozen: Arc<[String]> = frozen.into();
-        let store = ParameterStore { seed, variables: Arc::default(), frozen: frozen.clone() };
-        let builder = VarBuilder::from_backend(Box::new(store.clone()), DType::F32, Device::Cpu);
-        let model = make(builder)?;
-        let variables = store.variables.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let parameters = Parameters { variables, frozen };
+        let store = ParameterStore { values: Initial::Random { seed }, variables: Arc::default(), frozen };
+        let (parameters, model) = store.build(make)?;
         parameters.check_frozen()?;
         Ok((parameters, model))
+    }
+
+    /// Creates a model whose parameters have these values.
+    ///
+    /// # Errors
+    /// Those of `make`; candle's error for a name without a value of its shape.
+    pub(crate) fn from_values<T>(
+        values: BTreeMap<String, Vec<f32>>,
+        make: impl FnOnce(VarBuilder<'static>) -> Result<T>,
+    ) -> Result<(Self, T)> {
+        let values = Initial::Values(Arc::new(Mutex::new(values)));
+        let store = ParameterStore { values, variables: Arc::default(), frozen: Arc::default() };
+        store.build(make)
     }
 
     /// Checks the frozen names; at least one parameter is trained.
@@ -228,15 +238,52 @@ pub(crate) fn is_frozen(frozen: &[String], name: &str) -> bool {
     is_constant(name) || frozen.iter().any(|frozen| covers(frozen, name))
 }
 
+/// The initial values of parameters.
+#[derive(Clone)]
+enum Initial {
+    /// Random values, with the distribution that a layer requests.
+    Random { seed: u64 },
+    /// Values by name; each is removed when its parameter is created.
+    Values(Arc<Mutex<BTreeMap<String, Vec<f32>>>>),
+}
+
+impl Initial {
+    /// Creates the values of a new parameter.
+    fn create(&self, name: &str, shape: Shape, init: Init, device: &Device) -> TensorResult<Tensor> {
+        let values = match self {
+            Self::Random { seed } => random::initial_values(init, *seed, name, &shape),
+            Self::Values(values) => {
+                let values = values.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+                match values {
+                    Some(values) if values.len() == shape.elem_count() => values,
+                    found => {
+                        let found = found.map_or(0, |values| values.len());
+                        candle_core::bail!("{name}: expected {} values, found {found}", shape.elem_count())
+                    }
+                }
+            }
+        };
+        Tensor::from_vec(values, shape, device)
+    }
+}
+
 /// A backend that creates and stores parameters.
 #[derive(Clone)]
 struct ParameterStore {
-    seed: u64,
+    values: Initial,
     variables: Arc<Mutex<BTreeMap<String, Var>>>,
     frozen: Arc<[String]>,
 }
 
 impl ParameterStore {
+    /// Creates a model and collects its parameters.
+    fn build<T>(self, make: impl FnOnce(VarBuilder<'static>) -> Result<T>) -> Result<(Parameters, T)> {
+        let builder = VarBuilder::from_backend(Box::new(self.clone()), DType::F32, Device::Cpu);
+        let model = make(builder)?;
+        let variables = self.variables.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Ok((Parameters { variables, frozen: self.frozen }, model))
+    }
+
     /// Returns a variable's tensor for a layer; that of a constant has no gradient.
     ///
     /// Both share the values of the variable.
@@ -268,8 +315,7 @@ impl SimpleBackend for ParameterStore {
             }
             return Ok(self.layer_tensor(name, variable));
         }
-        let values = random::initial_values(init, self.seed, name, &shape);
-        let variable = Var::from_tensor(&Tensor::from_vec(values, shape, device)?)?;
+        let variable = Var::from_tensor(&self.values.create(name, shape, init, device)?)?;
         let tensor = self.layer_tensor(name, &variable);
         variables.insert(name.to_owned(), variable);
         Ok(tensor)

@@ -30,7 +30,6 @@
 
 mod align;
 pub mod bad_items;
-mod batch_encoder;
 mod error;
 mod evaluate;
 pub mod examples;

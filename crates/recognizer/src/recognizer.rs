@@ -14,7 +14,6 @@ use speech::{Audio, AudioChange, Conversion, Features, FrontEnd, Tokenizer, Utte
 
 use crate::align::Alignments;
 use crate::bad_items::{BadItems, DEFAULT_MAX_BAD};
-use crate::batch_encoder::BatchEncoder;
 use crate::examples::{self, BatchSize, Example};
 use crate::search::{SearchResult, Searcher};
 use crate::search_config::SearchConfig;
@@ -23,10 +22,10 @@ use crate::token_filter::TokenFilter;
 use crate::transcription::{Transcription, TranscriptionBuilder};
 use crate::unfused::UnfusedSearch;
 use crate::{Error, Result};
-use model::Model;
-use model::checkpoint::{Checkpoint, NO_CHECKSUMS, RECIPE_LOCATION};
+use model::checkpoint::{NO_CHECKSUMS, RECIPE_LOCATION};
 use model::config::table::syntax_error;
 use model::encoders::NumberFormat;
+use model::{CheckpointFile, Model};
 
 /// Utterances aligned at a time, for batches of similar length.
 const UTTERANCES_PER_ALIGNMENT: usize = 64;
@@ -41,8 +40,8 @@ pub struct Recognizer {
     batch_limits: BatchSize,
     /// Whether the error rates of the recipe ignore special words.
     ignores_special: bool,
+    /// The model; its encoder has packed weights if its kind supports them.
     model: Model,
-    encoder: BatchEncoder,
     /// The decoder of a transducer; `None` for other models.
     decoder: Option<decoding::DecodingModel>,
     /// Whether each label may be emitted; `None` allows all.
@@ -68,11 +67,16 @@ pub struct Recognizer {
 impl Recognizer {
     /// Creates a recognizer of a model with its current weights.
     ///
-    /// `batches` limits the batches of the encoder.
+    /// The encoder computes in `f32`, or in the format of [`Model::for_inference`] if the model is
+    /// the result of it. `batches` limits the batches of the encoder.
     ///
     /// # Errors
     /// [`Error::Model`] for features that no front end computes; candle's errors.
     pub fn new(model: Model, tokenizer: Tokenizer, batches: BatchSize) -> Result<Self> {
+        let model = match model.encoder_format() {
+            Some(_) => model,
+            None => model.for_inference(NumberFormat::F32)?,
+        };
         let features = &model.config().input.features;
         let front_end = FrontEnd::new(features)?;
         let conversion = Conversion { resample: features.resample, ..Conversion::default() };
@@ -83,7 +87,6 @@ impl Recognizer {
         Ok(Recognizer {
             batch_limits: batches,
             ignores_special: false,
-            encoder: BatchEncoder::new(&model, NumberFormat::default())?,
             model,
             decoder,
             allowed_labels: None,
@@ -103,20 +106,29 @@ impl Recognizer {
     /// Loads a checkpoint, with averaged weights if available.
     ///
     /// # Errors
-    /// [`model::Error::Io`] or [`model::Error::Checkpoint`] if the file is missing, corrupt,
-    /// truncated or not a checkpoint.
+    /// Those of [`Self::load_as`].
     pub fn load(path: &Path) -> Result<Self> {
-        let checkpoint = Checkpoint::read(path)?;
-        let config = checkpoint.model_config(path)?;
-        let RecipeSettings { batch, tokens } = RecipeSettings::from_recipe(&checkpoint.recipe, path)?;
-        let tokenizer = checkpoint.tokenizer(path)?;
-        checkpoint.check(path, &Model::shapes(&config, tokenizer.size())?)?;
-        let model = Model::new(&config, tokenizer.size())?;
-        model.parameters().set(checkpoint.average.as_ref().unwrap_or(&checkpoint.weights))?;
+        Self::load_as(path, NumberFormat::F32)
+    }
+
+    /// Loads a checkpoint with a number format of the encoder's weights and products.
+    ///
+    /// bf16 needs half of the memory and, on CPUs with instructions for it, less time. It applies
+    /// to FastConformer encoders. The memory is that of [`Model::read_for_inference`].
+    ///
+    /// # Errors
+    /// [`model::Error::Io`] or [`model::Error::Checkpoint`] if the file is missing, corrupt,
+    /// truncated or not a checkpoint; those of [`Model::for_inference`].
+    pub fn load_as(path: &Path, format: NumberFormat) -> Result<Self> {
+        let file = CheckpointFile::open(path)?;
+        let config = file.model_config()?;
+        let RecipeSettings { batch, tokens } = RecipeSettings::from_recipe(&file.recipe(), path)?;
+        let tokenizer = file.tokenizer()?;
+        let model = Model::from_file(&file, &config, tokenizer.size(), format)?;
         let mut recognizer = Self::new(model, tokenizer, batch)?;
         recognizer.ignores_special = tokens.ignore_special;
-        recognizer.checkpoint_warning = (!checkpoint.has_checksums)
-            .then(|| format!("{}: an older file: {}", path.display(), NO_CHECKSUMS));
+        recognizer.checkpoint_warning =
+            (!file.has_checksums()).then(|| format!("{}: an older file: {}", path.display(), NO_CHECKSUMS));
         Ok(recognizer)
     }
 
@@ -263,18 +275,6 @@ impl Recognizer {
         Ok(self)
     }
 
-    /// Selects the number format of the encoder's weights and products; the default is `f32`.
-    ///
-    /// bf16 needs half of the memory and, on CPUs with instructions for it, less time. It applies
-    /// to FastConformer encoders of whole utterances.
-    ///
-    /// # Errors
-    /// Those of [`Model::packed_encoder`].
-    pub fn with_encoder_format(mut self, format: NumberFormat) -> Result<Self> {
-        self.encoder = BatchEncoder::new(&self.model, format)?;
-        Ok(self)
-    }
-
     /// Restricts the tokens that searches may emit; the default allows all.
     ///
     /// Log-probabilities and confidences are those of the distribution over the allowed tokens and
@@ -391,7 +391,7 @@ impl Recognizer {
         let frames = self.front_end.frames(longest);
         let feature_bytes = recordings.len().saturating_mul(frames * input.features.mels * size_of::<f32>());
         let rows = frames.div_ceil(input.rows.stride.max(1));
-        let encoding_bytes = self.encoder.bytes(&self.model, recordings.len(), rows).unwrap_or(0);
+        let encoding_bytes = self.model.encoding_bytes(recordings.len(), rows).unwrap_or(0);
         let bytes = feature_bytes.saturating_add(encoding_bytes);
         if bytes < MAX_UNCHECKED_BYTES {
             return Ok(());
@@ -410,7 +410,7 @@ impl Recognizer {
         }
         // A search that panicked leaves buffers that the next one overwrites.
         let mut searcher = self.searcher.lock().unwrap_or_else(PoisonError::into_inner);
-        searcher.recognize(&self.model, &self.encoder, features, self.min_posterior > 0.0)
+        searcher.recognize(&self.model, features, self.min_posterior > 0.0)
     }
 
     /// Converts a search result to text, or to silence.

@@ -12,7 +12,6 @@ use decoding::{
 use rayon::prelude::*;
 use speech::Features;
 
-use crate::batch_encoder::BatchEncoder;
 use crate::search_config::{LatticeSearch, SearchConfig};
 use crate::unfused::{UnfusedResult, UnfusedSearch};
 use crate::{Error, Result};
@@ -128,12 +127,12 @@ impl Searcher {
     pub(crate) fn recognize(
         &mut self,
         model: &Model,
-        encoder: &BatchEncoder,
         features: &[&Features],
         filters_silence: bool,
     ) -> Result<Vec<SearchResult>> {
         // 1. Encoder rows of the batch.
-        let (encoded, lengths) = encoder.encode(model, features)?;
+        let (rows, lengths) = model::collate(features, &model.config().input.rows)?;
+        let (encoded, lengths) = model.encoder().forward(&rows, &lengths, None)?;
         // 2. The search; those over the joint network project the encoder rows first.
         let Searcher { kind, ctc_mask, unfused } = self;
         let ctc_mask = ctc_mask.as_ref();

@@ -4,6 +4,7 @@ mod encoders;
 mod fuzzing;
 mod import;
 mod import_errors;
+mod inference_models;
 mod mlperf;
 #[path = "../../../speech/tests/suite/mutants.rs"]
 mod mutants;

@@ -2,7 +2,6 @@
 use kernels::ShortFloat;
 use speech::{Audio, FeatureConfig, FrontEnd};
 
-use crate::batch_encoder::BatchEncoder;
 use crate::{Error, Result};
 use model::Model;
 use model::encoders::NumberFormat;
@@ -57,7 +56,6 @@ impl Default for WindowConfig {
 /// ```
 pub struct ChunkedEncoder {
     model: Model,
-    encoder: BatchEncoder,
     front_end: FrontEnd,
     /// Samples per encoder row.
     samples_per_row: usize,
@@ -85,8 +83,12 @@ impl ChunkedEncoder {
     /// # Errors
     /// [`Error::Shape`](model::Error::Shape) if the overlap is less than two encoder rows or not
     /// less than the window, or the window is longer than an hour; those of
-    /// [`Model::packed_encoder`].
+    /// [`Model::for_inference`].
     pub fn new(model: &Model, config: WindowConfig) -> Result<Self> {
+        let model = match model.encoder_format() {
+            Some(_) => model.clone(),
+            None => model.for_inference(NumberFormat::F32)?,
+        };
         let features = model.config().input.features.clone();
         // Silence at the ends of a window is within the signal and must not be trimmed.
         let front_end = FrontEnd::new(&FeatureConfig { trim_db: 0.0, ..features })?;
@@ -114,8 +116,7 @@ impl ChunkedEncoder {
             stride_rows: window_rows - overlap_rows,
             half_overlap_rows: overlap_rows / 2,
             samples_per_row,
-            encoder: BatchEncoder::new(model, NumberFormat::default())?,
-            model: model.clone(),
+            model,
             front_end,
             pending_samples: Vec::new(),
             total_samples: 0,
@@ -184,8 +185,8 @@ impl ChunkedEncoder {
         let sample_rate = self.front_end.config().sample_rate;
         // The window is a batch of one utterance.
         let features = self.front_end.log_mel(&Audio { samples, sample_rate })?;
-        let (encoded, lengths) = self.encoder.encode(&self.model, &[&features])?;
-        let encoded = self.model.project_frames(encoded)?;
+        let (input, lengths) = model::collate(&[&features], &self.model.config().input.rows)?;
+        let (encoded, lengths) = self.model.encode(&input, &lengths)?;
         if end.is_some() && lengths[0] != self.window_rows {
             let expected = format!("{} rows per window, as in the recipe", self.window_rows);
             return Err(Error::shape("encoder", expected, lengths[0].to_string()));

@@ -314,9 +314,9 @@ fn compute_model_checksum(model: &Model) -> Result<u32> {
     hasher.update(
         &settings.map_err(|error| Error::shape("config", "serializable settings", error.to_string()))?,
     );
-    for (name, values) in model.parameters().values()? {
+    for (name, checksum) in model.weight_checksums()? {
         hasher.update(name.as_bytes());
-        values.iter().for_each(|value| hasher.update(&value.to_le_bytes()));
+        hasher.update(&checksum.to_le_bytes());
     }
     Ok(hasher.finalize())
 }

@@ -1,0 +1,164 @@
+//! Models for inference: encoders with packed weights, and checkpoints without copies.
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use kernels::packed::NumberFormat;
+
+use crate::checkpoint_file::{CheckpointFile, values_checksum};
+use crate::encoders::packed::PackedEncoder;
+use crate::encoders::{EncoderStream, InferenceEncoder, ReadTensor};
+use crate::model::Network;
+use crate::tensors::{to_vec, with_slice};
+use crate::{Error, Model, ModelConfig, Parameters, Result};
+
+impl Model {
+    /// Reads a model for inference, with averaged weights if available.
+    ///
+    /// Weights of an encoder that has an implementation with packed weights
+    /// ([`Self::packed_encoder`]) are packed one by one and have no other copy: they are not in
+    /// [`Self::parameters`]. The memory is that of the packed weights, the other parameters and the
+    /// largest tensor.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] for a damaged file, or one with other parameters than its recipe;
+    /// those of [`Self::for_inference`].
+    pub fn read_for_inference(path: &Path, format: NumberFormat) -> Result<Self> {
+        let file = CheckpointFile::open(path)?;
+        let (config, labels) = (file.model_config()?, file.tokenizer()?.size());
+        Self::from_file(&file, &config, labels, format)
+    }
+
+    /// Reads the model of an open checkpoint, as [`Self::read_for_inference`].
+    ///
+    /// # Errors
+    /// Those of [`Self::read_for_inference`].
+    pub fn from_file(
+        file: &CheckpointFile,
+        config: &ModelConfig,
+        labels: usize,
+        format: NumberFormat,
+    ) -> Result<Self> {
+        let shapes = Self::shapes(config, labels)?;
+        file.check(&shapes)?;
+        Self::check_memory(config, &shapes, 1)?;
+        let packed = pack(config, format, &mut |name| file.read_weight(name))?;
+        expect_format(packed.as_ref(), format)?;
+        let is_packed =
+            |name: &str| packed.as_ref().is_some_and(|packed| packed.checksums.contains_key(name));
+        let names = shapes.keys().filter(|name| !is_packed(name));
+        let values: BTreeMap<String, Vec<f32>> =
+            names.map(|name| Ok((name.clone(), file.read_weight(name)?))).collect::<Result<_>>()?;
+        let (parameters, network) = Parameters::from_values(values, |vb| match &packed {
+            Some(encoder) => Network::with_encoder(config, labels, encoder.clone(), &vb),
+            None => Network::new(config, labels, &vb),
+        })?;
+        Ok(Self::from_network(config, labels, parameters, network).with_packed(packed))
+    }
+
+    /// Returns this model with an encoder for inference.
+    ///
+    /// The encoder has a copy of the current weights, packed for products, if its kind has such an
+    /// implementation; otherwise it is unchanged. It has no training pass.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for a format that the encoder does not have: one without packed weights
+    /// computes in `f32`, one that was packed before keeps its format. Errors of candle.
+    pub fn for_inference(&self, format: NumberFormat) -> Result<Self> {
+        let packed = self.pack_encoder(format)?;
+        expect_format(packed.as_ref(), format)?;
+        Ok(self.clone().with_packed(packed))
+    }
+
+    /// Returns the number format of an encoder whose weights are packed for inference.
+    ///
+    /// None if the encoder computes in candle.
+    pub fn encoder_format(&self) -> Option<NumberFormat> {
+        self.packed.as_ref().map(|packed| packed.format)
+    }
+
+    /// Packs the current weights of the encoder for inference without candle.
+    ///
+    /// None if the kind of encoder has no such implementation, or the model has a custom encoder.
+    ///
+    /// # Errors
+    /// Errors of candle; [`Error::Shape`] for weights that the encoder does not support, or for
+    /// another format than that of an encoder that was packed before.
+    pub fn packed_encoder(&self, format: NumberFormat) -> Result<Option<Arc<dyn InferenceEncoder>>> {
+        Ok(self.pack_encoder(format)?.map(|packed| packed.encoder.clone()))
+    }
+
+    /// Returns a streaming encoder with a copy of the current weights.
+    ///
+    /// None if the encoder needs whole utterances.
+    ///
+    /// # Errors
+    /// As [`Self::packed_encoder`].
+    pub fn stream_encoder(&self) -> Result<Option<Arc<dyn EncoderStream>>> {
+        let format = self.encoder_format().unwrap_or(NumberFormat::F32);
+        match self.packed_encoder(format)? {
+            Some(encoder) => Ok(encoder.stream()),
+            None => self.encoder().stream(),
+        }
+    }
+
+    /// Returns the CRC-32 of each weight by name, those of a packed encoder included.
+    ///
+    /// Values are those before packing, as little-endian `f32`.
+    ///
+    /// # Errors
+    /// Errors of candle.
+    pub fn weight_checksums(&self) -> Result<BTreeMap<String, u32>> {
+        let mut checksums = self.packed.as_ref().map(|packed| packed.checksums.clone()).unwrap_or_default();
+        for (name, variable) in self.parameters().iter() {
+            if !checksums.contains_key(name) {
+                let checksum = with_slice(variable, |values: &[f32]| Ok(values_checksum(values)))?;
+                checksums.insert(name.to_owned(), checksum);
+            }
+        }
+        Ok(checksums)
+    }
+
+    fn pack_encoder(&self, format: NumberFormat) -> Result<Option<Arc<PackedEncoder>>> {
+        if let Some(packed) = &self.packed {
+            expect_format(Some(packed), format)?;
+            return Ok(Some(packed.clone()));
+        }
+        let mut is_missing = false;
+        let packed = pack(self.config(), format, &mut |name| match self.parameters().get(name) {
+            Some(variable) => Ok(to_vec(variable)?),
+            None => {
+                is_missing = true;
+                Err(Error::shape(name, "a parameter of the encoder", "none"))
+            }
+        });
+        // A custom encoder has other parameters than the one of the configuration.
+        if is_missing { Ok(None) } else { packed }
+    }
+}
+
+/// Packs the encoder of a configuration; none if its kind has no packed form.
+fn pack(
+    config: &ModelConfig,
+    format: NumberFormat,
+    read: &mut ReadTensor,
+) -> Result<Option<Arc<PackedEncoder>>> {
+    let mut checksums = BTreeMap::new();
+    let encoder = config.encoder.pack(config.input.width(), format, &mut |name| {
+        let values = read(name)?;
+        checksums.insert(name.to_owned(), values_checksum(&values));
+        Ok(values)
+    })?;
+    Ok(encoder.map(|encoder| Arc::new(PackedEncoder { encoder, format, checksums })))
+}
+
+/// Checks the format of an encoder, which is `f32` without packed weights.
+fn expect_format(packed: Option<&Arc<PackedEncoder>>, format: NumberFormat) -> Result<()> {
+    let found = packed.map_or(NumberFormat::F32, |packed| packed.format);
+    match found == format {
+        true => Ok(()),
+        false => {
+            Err(Error::shape("format", format!("{found:?}, that of this encoder"), format!("{format:?}")))
+        }
+    }
+}
