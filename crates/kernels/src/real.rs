@@ -9,7 +9,7 @@ use crate::{
     Accumulate, AlignedVec, ArcScatter, BestArcs, LambFactors, PackedLeft, PanelArcs, QuantizedArgmax,
     ViewMut, arc_scatter, dispatch, lstm_cell,
     packed::{
-        Operand, OperandSource, OutputTile, RightPanels,
+        Operand, OperandSource, OutputTile, RightPanels, SumOrder,
         bf16::{self, Tile, TilePanels},
         micro,
     },
@@ -248,13 +248,13 @@ pub trait Real:
         operand: Operand,
         tile: &mut Tile,
     );
-    /// Computes `out (=|+=) left · right` over `step_tiles` tiles of the sum.
+    /// Computes `out (=|+=) left · right` over a number of tiles of the sum.
     #[doc(hidden)]
     fn bf16_product(
         level: Bf16,
         out: ViewMut<Self>,
         operands: (TilePanels, TilePanels),
-        step_tiles: usize,
+        step_tiles: (usize, SumOrder),
         accumulate: Accumulate,
     );
     /// Packs the high and low tile of a split operand; see [`SplitBf16Format`].
@@ -489,7 +489,7 @@ impl Real for f32 {
         level: Bf16,
         out: ViewMut<f32>,
         operands: (TilePanels, TilePanels),
-        step_tiles: usize,
+        step_tiles: (usize, SumOrder),
         accumulate: Accumulate,
     ) {
         let (left, right) = operands;
@@ -716,11 +716,11 @@ impl Real for f64 {
         _: Bf16,
         out: ViewMut<f64>,
         operands: (TilePanels, TilePanels),
-        step_tiles: usize,
+        step_tiles: (usize, SumOrder),
         accumulate: Accumulate,
     ) {
         let (left, right) = operands;
-        bf16::product_plain(out, left, right, step_tiles, accumulate);
+        bf16::product_plain(out, left, right, step_tiles.0, accumulate);
     }
     fn pack_split_tile(
         _: Bf16,

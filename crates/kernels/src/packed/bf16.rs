@@ -16,11 +16,13 @@
 mod amx;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod pack_avx512;
 pub(crate) mod split;
 
 pub use split::SplitBf16Format;
 
-use super::{Operand, OperandFormat, OperandSource, OutputTile};
+use super::{Operand, OperandFormat, OperandSource, OutputTile, SumOrder};
 use crate::{Accumulate, Real, View, ViewMut, simd::Bf16};
 
 /// Rows of a left tile, columns of a right one.
@@ -65,7 +67,7 @@ impl<F: Real> OperandFormat<F> for Bf16Format {
     fn multiply(out: ViewMut<F>, left: &[Tile], right: &[Tile], depth: usize, accumulate: Accumulate) {
         let step_tiles = depth.div_ceil(DEPTH);
         let [left, right] = [left, right].map(|tiles| TilePanels { tiles, panel_stride: step_tiles });
-        F::bf16_product(Bf16::best(), out, (left, right), step_tiles, accumulate);
+        F::bf16_product(Bf16::best(), out, (left, right), (step_tiles, SumOrder::Blocked), accumulate);
     }
 }
 
@@ -106,9 +108,9 @@ pub(crate) fn pack_tile_f32(
     match level {
         Bf16::Portable => pack_tile(source, position, operand, tile),
         #[cfg(target_arch = "x86_64")]
-        Bf16::Avx512(token) => avx512::pack_tile(token, source, position, operand, tile),
+        Bf16::Avx512(token) => pack_avx512::pack_tile(token, source, position, operand, tile),
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-        Bf16::Amx(_, token) => avx512::pack_tile(token, source, position, operand, tile),
+        Bf16::Amx(_, token) => pack_avx512::pack_tile(token, source, position, operand, tile),
     }
 }
 
@@ -122,26 +124,30 @@ pub struct TilePanels<'a> {
 impl<'a> TilePanels<'a> {
     /// Returns the tiles of two micro-panels, from row or column `first`.
     fn pair(&self, first: usize, step_tiles: usize) -> [&'a [Tile]; 2] {
-        [0, 1].map(|i| &self.tiles[(first / TILE_SIDE + i) * self.panel_stride..][..step_tiles])
+        [0, 1].map(|i| self.panel(first / TILE_SIDE + i, step_tiles))
+    }
+
+    /// Returns the tiles of a micro-panel.
+    fn panel(&self, panel: usize, step_tiles: usize) -> &'a [Tile] {
+        &self.tiles[panel * self.panel_stride..][..step_tiles]
     }
 }
 
-/// Computes `out (=|+=) left · right` over `step_tiles` tiles of the sum.
+/// Computes `out (=|+=) left · right` over a number of tiles of the sum.
 pub(crate) fn product_f32(
     level: Bf16,
     out: ViewMut<f32>,
     left: TilePanels,
     right: TilePanels,
-    step_tiles: usize,
+    (step_tiles, order): (usize, SumOrder),
     accumulate: Accumulate,
 ) {
     match level {
         Bf16::Portable => product_plain(out, left, right, step_tiles, accumulate),
         #[cfg(target_arch = "x86_64")]
         Bf16::Avx512(token) => {
-            for_each_block(out, left, right, step_tiles, accumulate, |left, right| {
-                avx512::multiply_block(token, left, right)
-            });
+            let block_tiles = avx512::block_tiles(step_tiles, order);
+            avx512::product(token, out, [left, right], (step_tiles, block_tiles), accumulate);
         }
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
         Bf16::Amx(token, _) => amx::product(token, out, left, right, step_tiles, accumulate),
@@ -287,7 +293,7 @@ mod tests {
                         out,
                         left,
                         TilePanels { tiles: right, panel_stride },
-                        panel_stride,
+                        (panel_stride, SumOrder::Blocked),
                         accumulate,
                     )
                 },

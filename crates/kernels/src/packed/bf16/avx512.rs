@@ -1,157 +1,105 @@
-//! bf16 packing and matrix products with AVX-512, for CPUs without AMX.
+//! bf16 matrix products with AVX-512, for CPUs without AMX.
 //!
-//! AMX products use this packing too.
+//! The micro-kernel has 8 rows by two registers of columns: 16 independent sums hide the latency of
+//! the dot product, and each pair of steps needs 10 loads for 16 of them.
 #![allow(unsafe_code)]
 use std::arch::x86_64::*;
 
-use super::{BLOCK_SIDE, Operand, OperandSource, TILE_SIDE, Tile, is_transposed};
-use crate::{avx512::lane_mask, packed::pack_avx512::transpose, simd::Avx512Bf16};
+use super::{BLOCK_SIDE, TILE_SIDE, Tile, TilePanels};
+use crate::{
+    Accumulate, ViewMut,
+    avx512::lane_mask,
+    packed::{OutputTile, SumOrder},
+    simd::Avx512Bf16,
+};
 
-/// Loads 16 elements of a row from a column on, 0 beyond the matrix.
-#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-fn load(source: &OperandSource<f32>, row: usize, col: usize) -> __m512 {
-    if row >= source.rows || col >= source.cols {
-        return _mm512_setzero_ps();
+/// Rows of a micro-kernel.
+const ROWS: usize = 8;
+/// Tiles of steps in a block, at most: two right micro-panels of it fill half of the first-level
+/// cache.
+const BLOCK_TILES: usize = 8;
+
+/// Returns the tiles of a block of steps: blocks have nearly equal sizes, by the depth only.
+pub(super) fn block_tiles(step_tiles: usize, order: SumOrder) -> usize {
+    match order {
+        SumOrder::Blocked => step_tiles.div_ceil(step_tiles.div_ceil(BLOCK_TILES).max(1)),
+        SumOrder::Sequential => step_tiles,
     }
-    let row = &source.data[row * source.stride..][col..source.cols];
-    // SAFETY: only as many lanes are read as there are elements.
-    unsafe { _mm512_maskz_loadu_ps(lane_mask(row.len()), row.as_ptr()) }
 }
 
-/// As [`super::pack_tile`].
-pub(super) fn pack_tile(
+/// Computes `out (=|+=) left · right`.
+///
+/// ```text
+/// for blocks of steps P:
+///   for columns J of 32:
+///     for rows I of 8:  out[I, J] (=|+=) left[I, P] · right[P, J]
+/// ```
+pub(super) fn product(
     _token: Avx512Bf16,
-    source: &OperandSource<f32>,
-    position: (usize, usize),
-    operand: Operand,
-    tile: &mut Tile,
+    out: ViewMut<f32>,
+    [left, right]: [TilePanels; 2],
+    (step_tiles, block_tiles): (usize, usize),
+    accumulate: Accumulate,
 ) {
-    // SAFETY: the token proves the features.
-    unsafe { pack_tile_wide(source, position, operand, tile) }
-}
-
-/// As [`super::split::pack_split_tile`].
-pub(super) fn pack_split_tile(
-    _token: Avx512Bf16,
-    source: &OperandSource<f32>,
-    position: (usize, usize),
-    operand: Operand,
-    tiles: [&mut Tile; 2],
-) {
-    // SAFETY: the token proves the features.
-    unsafe { pack_split_tile_wide(source, position, operand, tiles) }
-}
-
-#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-fn pack_tile_wide(source: &OperandSource<f32>, position: (usize, usize), operand: Operand, tile: &mut Tile) {
-    let mut halves = [_mm512_setzero_si512(); TILE_SIDE];
-    for (i, halves) in halves.iter_mut().enumerate() {
-        *halves = round_to_bf16(load_pair(source, position, i));
-    }
-    store_tile(halves, source, operand, tile);
-}
-
-#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-fn pack_split_tile_wide(
-    source: &OperandSource<f32>,
-    position: (usize, usize),
-    operand: Operand,
-    [high_tile, low_tile]: [&mut Tile; 2],
-) {
-    let [mut high, mut low] = [[_mm512_setzero_si512(); TILE_SIDE]; 2];
-    for (i, (high, low)) in high.iter_mut().zip(&mut low).enumerate() {
-        let [first, second] = load_pair(source, position, i);
-        *high = round_to_bf16([first, second]);
-        let widen = |half: __m256i| _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(half)));
-        let (first_high, second_high) =
-            (widen(_mm512_castsi512_si256(*high)), widen(_mm512_extracti64x4_epi64::<1>(*high)));
-        *low = round_to_bf16([_mm512_sub_ps(first, first_high), _mm512_sub_ps(second, second_high)]);
-    }
-    store_tile(high, source, operand, high_tile);
-    store_tile(low, source, operand, low_tile);
-}
-
-/// Loads row `i` of both halves of a tile.
-#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-fn load_pair(source: &OperandSource<f32>, (row, col): (usize, usize), i: usize) -> [__m512; 2] {
-    match source.steps_are_rows {
-        true => [load(source, row + 2 * i, col), load(source, row + 2 * i + 1, col)],
-        false => [load(source, row + i, col), load(source, row + i, col + TILE_SIDE)],
-    }
-}
-
-/// Rounds two registers to the lower and the upper half of one.
-#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-fn round_to_bf16([low, high]: [__m512; 2]) -> __m512i {
-    // SAFETY: both types are 64 bytes without any invariant.
-    unsafe { std::mem::transmute(_mm512_cvtne2ps_pbh(high, low)) }
-}
-
-/// Writes the halves of a tile in the order of its operand.
-#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-fn store_tile(
-    mut pairs: [__m512i; TILE_SIDE],
-    source: &OperandSource<f32>,
-    operand: Operand,
-    tile: &mut Tile,
-) {
-    // Interleaves the 16-bit words of two registers.
-    let interleaved = _mm512_set_epi16(
-        31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18,
-        2, 17, 1, 16, 0,
-    );
-    if source.steps_are_rows {
-        for pairs in &mut pairs {
-            *pairs = _mm512_permutexvar_epi16(interleaved, *pairs);
-        }
-    }
-    if is_transposed(source, operand) {
-        transpose(&mut pairs);
-    }
-    for (to, pairs) in tile.0.chunks_exact_mut(2 * TILE_SIDE).zip(pairs) {
-        // SAFETY: the chunk has the 64 bytes that are written.
-        unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), pairs) };
-    }
-}
-
-/// Computes a block of `left · right` from two micro-panels of each.
-pub(super) fn multiply_block(
-    _token: Avx512Bf16,
-    left: [&[Tile]; 2],
-    right: [&[Tile]; 2],
-) -> [f32; BLOCK_SIDE * BLOCK_SIDE] {
-    // SAFETY: the token proves the features.
-    unsafe { multiply_block_wide(left, right) }
-}
-
-#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-fn multiply_block_wide(left: [&[Tile]; 2], right: [&[Tile]; 2]) -> [f32; BLOCK_SIDE * BLOCK_SIDE] {
-    let mut out = [0.0; BLOCK_SIDE * BLOCK_SIDE];
-    for (left_panel, left) in left.into_iter().enumerate() {
-        for (right_panel, right) in right.into_iter().enumerate() {
-            let mut sums = [_mm512_setzero_ps(); TILE_SIDE];
-            for (left, right) in left.iter().zip(right) {
-                for pair in 0..TILE_SIDE {
-                    // SAFETY: a row of a tile has 64 bytes, four of them at `2 * pair`.
-                    unsafe {
-                        let columns = _mm512_load_si512(right.0.as_ptr().add(pair * 2 * TILE_SIDE).cast());
-                        let columns: __m512bh = std::mem::transmute(columns);
-                        for (i, sum) in sums.iter_mut().enumerate() {
-                            let row_pair =
-                                left.0.as_ptr().add(i * 2 * TILE_SIDE + 2 * pair).cast::<i32>().read();
-                            let row_pair: __m512bh = std::mem::transmute(_mm512_set1_epi32(row_pair));
-                            *sum = _mm512_dpbf16_ps(*sum, row_pair, columns);
-                        }
+    let ViewMut { data, rows, cols, stride } = out;
+    for first in (0..step_tiles.max(1)).step_by(block_tiles.max(1)) {
+        let tiles = first..step_tiles.min(first + block_tiles);
+        let accumulate = if first == 0 { accumulate } else { Accumulate::Add };
+        for col in (0..cols).step_by(BLOCK_SIDE) {
+            let right = right.pair(col, step_tiles).map(|panel| &panel[tiles.clone()]);
+            for row in (0..rows).step_by(ROWS) {
+                let left = &left.panel(row / TILE_SIDE, step_tiles)[tiles.clone()];
+                let out = &mut data[row * stride + col..];
+                let output = OutputTile { out, rows: rows - row, cols: cols - col, stride, accumulate };
+                // SAFETY: the token proves the features.
+                unsafe {
+                    match cols - col > TILE_SIDE {
+                        true => multiply_rows::<2>(left, row % TILE_SIDE, right, output),
+                        false => multiply_rows::<1>(left, row % TILE_SIDE, right, output),
                     }
                 }
             }
-            for (i, sum) in sums.into_iter().enumerate() {
-                let start = (left_panel * TILE_SIDE + i) * BLOCK_SIDE + right_panel * TILE_SIDE;
-                let to = &mut out[start..][..TILE_SIDE];
-                // SAFETY: the slice has the 16 elements that are written.
-                unsafe { _mm512_storeu_ps(to.as_mut_ptr(), sum) };
+        }
+    }
+}
+
+/// Computes 8 rows by R registers of columns; `first` is the first row in the tiles of `left`.
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+fn multiply_rows<const R: usize>(left: &[Tile], first: usize, right: [&[Tile]; 2], output: OutputTile<f32>) {
+    assert!(first + ROWS <= TILE_SIDE);
+    let mut sums = [[_mm512_setzero_ps(); R]; ROWS];
+    for (left, (right0, right1)) in left.iter().zip(right[0].iter().zip(right[1])) {
+        let right = [right0, right1];
+        for pair in 0..TILE_SIDE {
+            // SAFETY: a tile has 16 rows of 64 bytes, in the left one with four bytes at `2 * pair`.
+            unsafe {
+                let columns: [__m512bh; R] = std::array::from_fn(|panel| {
+                    let columns = right[panel].0.as_ptr().add(pair * 2 * TILE_SIDE);
+                    std::mem::transmute(_mm512_load_si512(columns.cast()))
+                });
+                for (i, sums) in sums.iter_mut().enumerate() {
+                    let row_pair = left.0.as_ptr().add((first + i) * 2 * TILE_SIDE + 2 * pair);
+                    let row_pair = _mm512_set1_epi32(row_pair.cast::<i32>().read());
+                    for (sum, columns) in sums.iter_mut().zip(columns) {
+                        *sum = _mm512_dpbf16_ps(*sum, std::mem::transmute(row_pair), columns);
+                    }
+                }
             }
         }
     }
-    out
+    let OutputTile { out, rows, cols, stride, accumulate } = output;
+    for (row, sums) in sums.into_iter().enumerate().take(rows) {
+        let to = &mut out[row * stride..][..cols.min(R * TILE_SIDE)];
+        for (to, sum) in to.chunks_mut(TILE_SIDE).zip(sums) {
+            let mask = lane_mask(to.len());
+            // SAFETY: the mask contains only lanes that have elements.
+            unsafe {
+                let old = match accumulate {
+                    Accumulate::Add => _mm512_maskz_loadu_ps(mask, to.as_ptr()),
+                    Accumulate::Replace => _mm512_setzero_ps(),
+                };
+                _mm512_mask_storeu_ps(to.as_mut_ptr(), mask, _mm512_add_ps(old, sum));
+            }
+        }
+    }
 }

@@ -9,7 +9,7 @@
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use super::amx;
 #[cfg(target_arch = "x86_64")]
-use super::avx512;
+use super::pack_avx512;
 use super::{BLOCK_SIDE, DEPTH, TILE_SIDE, Tile, TilePanels, for_each_block, is_transposed, to_bf16};
 use crate::{
     Accumulate, Real, View, ViewMut,
@@ -85,9 +85,9 @@ pub(crate) fn pack_split_tile_f32(
     match level {
         Bf16::Portable => pack_split_tile(source, position, operand, tiles),
         #[cfg(target_arch = "x86_64")]
-        Bf16::Avx512(token) => avx512::pack_split_tile(token, source, position, operand, tiles),
+        Bf16::Avx512(token) => pack_avx512::pack_split_tile(token, source, position, operand, tiles),
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-        Bf16::Amx(_, token) => avx512::pack_split_tile(token, source, position, operand, tiles),
+        Bf16::Amx(_, token) => pack_avx512::pack_split_tile(token, source, position, operand, tiles),
     }
 }
 

@@ -88,7 +88,8 @@ pub fn multiply(
                 TilePanels { tiles: &rows[first_row / TILE_SIDE * left_stride..], panel_stride: left_stride };
             let first_tile = first_column / TILE_SIDE * right_stride + first_step / DEPTH;
             let right_tiles = TilePanels { tiles: &columns[first_tile..], panel_stride: right_stride };
-            f32::bf16_product(Bf16::best(), out, (left_tiles, right_tiles), left_stride, accumulate);
+            let operands = (left_tiles, right_tiles);
+            f32::bf16_product(Bf16::best(), out, operands, (left_stride, order), accumulate);
         }
         _ => panic!("product of parts: operands of different formats"),
     }
