@@ -6,11 +6,12 @@
 //! |---|---|
 //! | `weight/NAME` | the weights after the last step |
 //! | `average/NAME` | their moving average, if the recipe has one |
+//! | `base/NAME` | parameters of the base that an applied adapter replaces |
 //! | `first/NAME`, `second/NAME` | the optimizer's moments; a custom optimizer has other kinds |
 //!
 //! Its metadata has one key, `panda`: JSON with format, version, recipe, tokenizer,
-//! [`Progress`], [`DataFingerprint`] of the data, [`ImportedSource`] of an imported model, and the
-//! CRC-32 of each tensor and of the rest of the metadata.
+//! [`Progress`], [`DataFingerprint`] of the data, [`ImportedSource`] of an imported model, recipe
+//! and tokenizer of the base of an applied adapter, and the CRC-32 of each tensor and of the rest of the metadata.
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;
@@ -21,8 +22,9 @@ use speech::Tokenizer;
 use speech::files::{open_regular, read_input};
 
 use crate::config::old_names;
+use crate::frozen::FrozenParameters;
 use crate::import::{ImportedSource, SOURCE_VERSION};
-use crate::parameters::{Shapes, is_frozen};
+use crate::parameters::Shapes;
 use crate::{Error, ModelConfig, Result};
 
 /// The `format` field of the metadata.
@@ -37,6 +39,9 @@ pub(crate) const FIELDS_KEY: &str = "";
 ///
 /// They are the weights, their average, and the moments of the built-in optimizers.
 const PARAMETER_KINDS: [&str; 4] = ["weight", "average", "first", "second"];
+
+/// The kind of tensors of [`AdapterBase`].
+pub(crate) const BASE_KIND: &str = "base";
 
 /// Kinds of tensors that constant parameters do not have.
 const MOMENT_KINDS: [&str; 2] = ["first", "second"];
@@ -96,6 +101,17 @@ pub struct DataFingerprint {
     pub test: String,
 }
 
+/// The base of an applied adapter, as far as the adapter replaces it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AdapterBase {
+    /// The recipe's text.
+    pub recipe: String,
+    /// The tokenizer's JSON.
+    pub tokenizer: String,
+    /// Parameters of the base that the adapted model has with other values, or not at all.
+    pub values: Values,
+}
+
 fn is_zero(count: &u64) -> bool {
     *count == 0
 }
@@ -121,6 +137,8 @@ pub struct Checkpoint {
     pub data: Option<DataFingerprint>,
     /// The source of an imported model, for export.
     pub imported: Option<ImportedSource>,
+    /// The base of an applied adapter, which [`remove_adapter`](crate::remove_adapter) restores.
+    pub adapter_base: Option<AdapterBase>,
     /// True if the file has checksums, which are then correct; older files have none.
     pub has_checksums: bool,
 }
@@ -139,6 +157,9 @@ pub(crate) struct StoredMetadata {
     /// Only in checkpoints of imported models; readers of earlier versions reject these.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub imported: Option<ImportedSource>,
+    /// Only in checkpoints with an applied adapter; readers of earlier versions reject these.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<StoredBase>,
     /// The CRC-32 of each tensor by name, in hexadecimal.
     ///
     /// [`FIELDS_KEY`] has the CRC-32 of the other fields of the metadata.
@@ -146,20 +167,38 @@ pub(crate) struct StoredMetadata {
     pub checksums: BTreeMap<String, String>,
 }
 
-impl StoredMetadata {
-    /// Returns the checksum of all fields except the checksums.
-    pub(crate) fn fields_checksum(&self) -> serde_json::Result<String> {
-        let Self { format, version, recipe, tokenizer, progress, data, imported, .. } = self;
-        let mut fields = serde_json::to_vec(&(format, version, recipe, tokenizer, progress, data))?;
-        // Without this field, the checksum is that of earlier versions.
-        if let Some(imported) = imported {
-            fields.extend(serde_json::to_vec(imported)?);
-        }
-        Ok(checksum(&fields))
+/// Recipe and tokenizer of [`AdapterBase`].
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct StoredBase {
+    recipe: String,
+    tokenizer: String,
+}
+
+impl StoredBase {
+    pub(crate) fn new(base: &AdapterBase) -> Self {
+        StoredBase { recipe: base.recipe.clone(), tokenizer: base.tokenizer.clone() }
     }
 }
 
-fn checksum(bytes: &[u8]) -> String {
+impl StoredMetadata {
+    /// Returns the checksum of all fields except the checksums.
+    pub(crate) fn fields_checksum(&self) -> serde_json::Result<String> {
+        let Self { format, version, recipe, tokenizer, progress, data, imported, base, .. } = self;
+        let mut fields = serde_json::to_vec(&(format, version, recipe, tokenizer, progress, data))?;
+        // Without these fields, the checksum is that of earlier versions.
+        if let Some(imported) = imported {
+            fields.extend(serde_json::to_vec(imported)?);
+        }
+        if let Some(base) = base {
+            fields.extend(serde_json::to_vec(base)?);
+        }
+        Ok(checksum_bytes(&fields))
+    }
+}
+
+/// Returns the CRC-32 of bytes as eight hexadecimal digits.
+pub(crate) fn checksum_bytes(bytes: &[u8]) -> String {
     format!("{:08x}", crc32fast::hash(bytes))
 }
 
@@ -316,7 +355,7 @@ impl Checkpoint {
                     format!("{:?}", view.shape()),
                 ));
             }
-            check_checksum(full_name, checksum(view.data()))?;
+            check_checksum(full_name, checksum_bytes(view.data()))?;
             let bytes = view.data().chunks_exact(size_of::<f32>());
             let numbers: Vec<f32> = bytes.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
             if let Some(index) = numbers.iter().position(|x| !x.is_finite()) {
@@ -331,6 +370,11 @@ impl Checkpoint {
             return Err(invalid(&format!("{name}, which has a checksum"), "none".into()));
         }
 
+        let adapter_base = metadata.base.map(|base| AdapterBase {
+            recipe: old_names::translate(&base.recipe).into_owned(),
+            tokenizer: base.tokenizer,
+            values: values.remove(BASE_KIND).unwrap_or_default(),
+        });
         let weights = values.remove("weight");
         Ok(Checkpoint {
             recipe: old_names::translate(&metadata.recipe).into_owned(),
@@ -341,6 +385,7 @@ impl Checkpoint {
             optimizer_state: values,
             data: metadata.data.clone(),
             imported: metadata.imported,
+            adapter_base,
             has_checksums,
             shapes,
         })
@@ -378,13 +423,11 @@ impl Checkpoint {
     pub fn check(&self, path: &Path, expected: &Shapes) -> Result<()> {
         // A recipe that cannot be read is reported by `model_config`.
         let config = ModelConfig::from_recipe(&self.recipe, Path::new(RECIPE_LOCATION));
-        let frozen = config.map(|config| config.frozen).unwrap_or_default();
+        let frozen = config.map(|config| FrozenParameters::from_config(&config)).unwrap_or_default();
         for (kind, values) in self.kinds().filter(|(kind, _)| PARAMETER_KINDS.contains(kind)) {
             // Constant parameters have weights, but no moments.
             let has_constants = !MOMENT_KINDS.contains(&kind);
-            for (name, shape) in
-                expected.iter().filter(|(name, _)| has_constants || !is_frozen(&frozen, name))
-            {
+            for (name, shape) in expected.iter().filter(|(name, _)| has_constants || !frozen.contains(name)) {
                 if !values.contains_key(name) {
                     return Err(Error::checkpoint(path, format!("{kind}/{name} of shape {shape:?}"), "none"));
                 }

@@ -3,29 +3,24 @@ use std::sync::Arc;
 
 use kernels::packed::NumberFormat;
 
+use crate::adapter::read_merged;
 use crate::encoders::{EncoderStream, InferenceEncoder};
-use crate::tensors::to_vec;
 use crate::{Error, Model, Result};
 
 impl Model {
     /// Packs the current weights of the encoder for inference without candle.
     ///
-    /// None if the kind of encoder has no such implementation, or the model has a custom encoder.
+    /// Weights include the updates of an adapter. None if the kind of encoder has no such implementation, or the model has a custom encoder.
     ///
     /// # Errors
     /// Errors of candle; [`Error::Shape`] for weights that the encoder does not support.
     pub fn packed_encoder(&self, format: NumberFormat) -> Result<Option<Arc<dyn InferenceEncoder>>> {
         let config = self.config();
         let mut is_missing = false;
-        let encoder = config.encoder.pack(config.input.width(), format, &mut |name| match self
-            .parameters()
-            .get(name)
-        {
-            Some(variable) => Ok(to_vec(variable)?),
-            None => {
-                is_missing = true;
-                Err(Error::shape(name, "a parameter of the encoder", "none"))
-            }
+        let encoder = config.encoder.pack(config.input.width(), format, &mut |name| {
+            let values = read_merged(self.parameters(), config.adapter.as_ref(), name)?;
+            is_missing |= values.is_none();
+            values.ok_or_else(|| Error::shape(name, "a parameter of the encoder", "none"))
         });
         // A custom encoder has other parameters than the one of the configuration.
         if is_missing { Ok(None) } else { encoder }

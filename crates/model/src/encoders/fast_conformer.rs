@@ -14,6 +14,7 @@ use layer::{FastConformerLayer, RelativePositions};
 use subsampling::DepthwiseSubsampling;
 
 use super::Encoder;
+use crate::config::AdapterConfig;
 use crate::layers::footprint;
 use crate::layers::relative_attention::DistanceRange;
 use crate::training_pass::TrainingPass;
@@ -69,7 +70,20 @@ impl FastConformerEncoder {
     /// # Errors
     /// Errors of the builder `vb`.
     pub fn new(config: &FastConformerEncoderConfig, input_width: usize, vb: &VarBuilder) -> Result<Self> {
-        let layer = |index: usize| FastConformerLayer::new(config, &vb.pp("layers").pp(index));
+        Self::with_adapter(config, input_width, None, vb)
+    }
+
+    /// Creates the layers, with low-rank adapters if there are any.
+    ///
+    /// # Errors
+    /// Errors of the builder `vb`.
+    pub fn with_adapter(
+        config: &FastConformerEncoderConfig,
+        input_width: usize,
+        adapter: Option<&AdapterConfig>,
+        vb: &VarBuilder,
+    ) -> Result<Self> {
+        let layer = |index: usize| FastConformerLayer::new(config, adapter, &vb.pp("layers").pp(index));
         Ok(FastConformerEncoder {
             config: config.clone(),
             subsampling: DepthwiseSubsampling::new(
