@@ -22,7 +22,7 @@ use crate::frozen::FrozenParameters;
 use crate::parameters::Shapes;
 use crate::{Error, Model, ModelConfig, Progress, Result};
 
-/// The trained parameters of an adapted model, and the checksums of its base.
+/// The trained parameters of an adapted model, with checksums of its base.
 ///
 /// These are the low-rank updates, and all other parameters that the run trained, such as head and
 /// predictor.
@@ -47,7 +47,7 @@ pub struct Adapter {
     pub shapes: Shapes,
     /// The trained parameters by name.
     pub values: Values,
-    /// The CRC-32 of each frozen parameter of the base by name, in hexadecimal.
+    /// The CRC-32 of each frozen parameter by name, in hexadecimal.
     pub base_checksums: BTreeMap<String, String>,
 }
 
@@ -100,11 +100,11 @@ impl Adapter {
                 (Some(values), _) => values.clone(),
                 (None, Some(expected)) => {
                     let values = base_values.remove(name.as_str()).map_or(&[][..], Vec::as_slice);
-                    let found = checksum(values);
-                    if found != *expected || values.len() != shape.iter().product::<usize>() {
+                    let base_checksum = checksum(values);
+                    if base_checksum != *expected || values.len() != shape.iter().product::<usize>() {
                         let adapter = path.display();
                         let expected = format!("{name} with the checksum {expected}, the base of {adapter}");
-                        return Err(Error::checkpoint(base_path, expected, found));
+                        return Err(Error::checkpoint(base_path, expected, base_checksum));
                     }
                     values.to_vec()
                 }
@@ -135,7 +135,9 @@ impl Adapter {
         })
     }
 
-    /// Returns the shapes of the adapted model, of which the values must be a part.
+    /// Returns the shapes of the adapted model.
+    ///
+    /// Those of the values must be equal.
     fn model_shapes(&self, path: &Path) -> Result<Shapes> {
         let config = ModelConfig::from_recipe(&self.recipe, Path::new(RECIPE_LOCATION))
             .map_err(|source| Error::Inside { path: path.to_owned(), source: Box::new(source) })?;

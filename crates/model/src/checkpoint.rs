@@ -11,7 +11,8 @@
 //!
 //! Its metadata has one key, `panda`: JSON with format, version, recipe, tokenizer,
 //! [`Progress`], [`DataFingerprint`] of the data, [`ImportedSource`] of an imported model, recipe
-//! and tokenizer of the base of an applied adapter, and the CRC-32 of each tensor and of the rest of the metadata.
+//! and tokenizer of the base of an applied adapter, and the CRC-32 of each tensor and of the rest
+//! of the metadata.
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;
@@ -101,14 +102,16 @@ pub struct DataFingerprint {
     pub test: String,
 }
 
-/// The base of an applied adapter, as far as the adapter replaces it.
+/// The parts of its base that an applied adapter replaces.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AdapterBase {
     /// The recipe's text.
     pub recipe: String,
     /// The tokenizer's JSON.
     pub tokenizer: String,
-    /// Parameters of the base that the adapted model has with other values, or not at all.
+    /// Parameters of the base that the adapter replaces.
+    ///
+    /// The adapted model has other values of them, or none.
     pub values: Values,
 }
 

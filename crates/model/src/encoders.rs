@@ -126,7 +126,8 @@ pub trait BuildEncoder {
     /// Packs weights for inference without candle.
     ///
     /// `read` returns the parameters of the encoder that [`BuildEncoder::build`] creates, by their
-    /// names `encoder.*`; weights include the updates of an adapter. None, the default, if there is no such implementation.
+    /// names `encoder.*`; weights include the updates of an adapter. None, the default, if there is
+    /// no such implementation.
     ///
     /// # Errors
     /// Those of `read`; [`crate::Error::Shape`] for a parameter of another size.

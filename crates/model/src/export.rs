@@ -39,9 +39,9 @@ struct Export<'a> {
 
 /// Writes a model in the layout of another toolkit; returns the files.
 ///
-/// Averaged weights are exported if the checkpoint has them, and an adapter is merged. NeMo's archive is `output` if that
-/// ends with `.nemo`, otherwise a file in the folder `output` with the checkpoint's name. Existing
-/// files are replaced, each completely or not at all.
+/// Averaged weights are exported if the checkpoint has them, and an adapter is merged. NeMo's
+/// archive is `output` if that ends with `.nemo`, otherwise a file in the folder `output` with the
+/// checkpoint's name. Existing files are replaced, each completely or not at all.
 ///
 /// # Errors
 /// [`Error::Conversion`] for a model that the layout cannot represent, and for an output that is

@@ -10,7 +10,8 @@ use crate::{Error, Model, Result};
 impl Model {
     /// Packs the current weights of the encoder for inference without candle.
     ///
-    /// Weights include the updates of an adapter. None if the kind of encoder has no such implementation, or the model has a custom encoder.
+    /// Weights include the updates of an adapter. None if the kind of encoder has no such
+    /// implementation, or the model has a custom encoder.
     ///
     /// # Errors
     /// Errors of candle; [`Error::Shape`] for weights that the encoder does not support.

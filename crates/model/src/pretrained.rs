@@ -287,9 +287,9 @@ fn input_warning(model: &ModelConfig, file_model: &ModelConfig) -> Option<String
     Some(format!("other input features: found {difference}"))
 }
 
-/// Checks that the file's model has no adapter, or that of the recipe.
+/// Checks that the file has no adapter, or the recipe's.
 ///
-/// Its update would be lost, or multiplied with another factor.
+/// The update of another one would be lost, or multiplied with another factor.
 fn check_adapter(path: &Path, model: &ModelConfig, file_model: &ModelConfig) -> Result<()> {
     match &file_model.adapter {
         Some(adapter) if model.adapter.as_ref() != Some(adapter) => Err(Error::Pretrained {

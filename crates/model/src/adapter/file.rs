@@ -106,8 +106,8 @@ impl Adapter {
         let json_error = |error: serde_json::Error| invalid("metadata of an adapter", error.to_string());
         let fields: serde_json::Value = serde_json::from_str(metadata).map_err(json_error)?;
         if fields["format"] != FORMAT || fields["version"] != VERSION {
-            let found = format!("format {}, version {}", fields["format"], fields["version"]);
-            return Err(invalid(&format!("format \"{FORMAT}\", version {VERSION}"), found));
+            let other_format = format!("format {}, version {}", fields["format"], fields["version"]);
+            return Err(invalid(&format!("format \"{FORMAT}\", version {VERSION}"), other_format));
         }
         let mut metadata: StoredMetadata = serde_json::from_value(fields).map_err(json_error)?;
 

@@ -103,8 +103,8 @@ pub fn remove_adapter(path: &Path, checkpoint: &Checkpoint) -> Result<Checkpoint
     let ellipsis = if changed.len() > MAX_NAMED_PARAMETERS { ", ..." } else { "" };
     changed.truncate(MAX_NAMED_PARAMETERS);
     let expected = "an adapter as the only trained part, or a checkpoint of `panda adapter apply`";
-    let found = format!("other trained parameters: {}{ellipsis}", changed.join(", "));
-    Err(Error::checkpoint(path, expected, found))
+    let names = format!("other trained parameters: {}{ellipsis}", changed.join(", "));
+    Err(Error::checkpoint(path, expected, names))
 }
 
 /// Reads a parameter of a model with the update of its adapter; none if there is no such parameter.

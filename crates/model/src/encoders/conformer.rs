@@ -53,6 +53,9 @@ use crate::{Linear, Result};
 /// | `layers.N.self_attn.linear_q`, `linear_k`, `linear_v`, `linear_out` | `[W, W]` |
 /// | `layers.N.conv.pointwise_conv1`, `depthwise_conv`, `pointwise_conv2` | `[2W, W]`, `[W, k]`, `[W, W]` |
 ///
+/// An adapter of rank r adds `lora_a` `[r, D]` and `lora_b` `[O, r]` to layers `[O, D]` of
+/// `self_attn` and of feed-forward modules.
+///
 /// Each name has a `weight` of this shape and a `bias`. Names are those of NeMo, whose batch norm
 /// is `conv.batch_norm`.
 ///

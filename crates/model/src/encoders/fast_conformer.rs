@@ -52,6 +52,9 @@ use crate::{Result, tensors};
 /// | `layers.N.conv.pointwise_conv1`, `depthwise_conv`, `pointwise_conv2` | `[2W, W]`, `[W, k]`, `[W, W]` |
 /// | `layers.N.conv.batch_norm.running_mean`, `running_var`: constant, of a batch norm only | `[W]` |
 ///
+/// An adapter of rank r adds `lora_a` `[r, D]` and `lora_b` `[O, r]` to layers `[O, D]` of
+/// `self_attn` and of feed-forward modules.
+///
 /// Each name has a `weight` of this shape and a `bias`; without `bias` in the recipe, linear layers
 /// and convolutions of the layers have none. `conv.batch_norm` is the name of both norms.
 ///

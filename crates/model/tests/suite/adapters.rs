@@ -243,17 +243,17 @@ fn other_bases_and_other_files_are_errors() {
         adapter.apply(&file, &base_path, base).unwrap_err().to_string()
     };
     // One bit of one frozen weight.
-    let mut other = base.clone();
+    let mut changed_base = base.clone();
     let name = "encoder.layers.1.conv.pointwise_conv2.weight";
-    let weight = &mut other.weights.get_mut(name).unwrap()[5];
+    let weight = &mut changed_base.weights.get_mut(name).unwrap()[5];
     *weight = f32::from_bits(weight.to_bits() ^ 1);
-    let message = error(&adapter, &other);
+    let message = error(&adapter, &changed_base);
     assert!(message.contains("model.safetensors: expected encoder.layers.1.conv.pointwise_conv2.weight"));
     assert!(message.contains("with the checksum") && message.contains("the base of "), "{message}");
     // Another head may be replaced.
-    let mut other = base.clone();
-    other.weights.get_mut("joint.head.bias").unwrap()[0] = 7.0;
-    adapter.apply(&file, &base_path, &other).unwrap();
+    let mut changed_base = base.clone();
+    changed_base.weights.get_mut("joint.head.bias").unwrap()[0] = 7.0;
+    adapter.apply(&file, &base_path, &changed_base).unwrap();
     assert!(error(&adapter, &adapted).contains("expected a base without an adapter"));
     let mut incomplete = adapter.clone();
     incomplete.values.remove("joint.head.bias");
