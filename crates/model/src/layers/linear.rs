@@ -20,7 +20,8 @@ const ELEMENTS_PER_TASK: usize = 1 << 14;
 pub struct Linear {
     weight: Tensor,
     bias: Tensor,
-    low_rank: Option<LowRank>,
+    /// The update of an adapter; boxed, as few layers have one.
+    low_rank: Option<Box<LowRank>>,
 }
 
 impl Linear {
@@ -54,7 +55,8 @@ impl Linear {
     /// Adds the low-rank update of an adapter, if there is one.
     pub(crate) fn with_low_rank(mut self, config: Option<LowRankConfig>, vb: &VarBuilder) -> Result<Self> {
         let (outputs, inputs) = self.weight.dims2()?;
-        self.low_rank = config.map(|config| LowRank::new(inputs, outputs, config, vb)).transpose()?;
+        let low_rank = config.map(|config| LowRank::new(inputs, outputs, config, vb)).transpose()?;
+        self.low_rank = low_rank.map(Box::new);
         Ok(self)
     }
 

@@ -1,5 +1,5 @@
 //! Tests of low-rank adapters: models, checkpoints, adapter files.
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use candle_core::Tensor;
 use model::config::{AdapterConfig, AdapterModule};
@@ -159,7 +159,7 @@ fn pretrained(trains_head: bool) -> Pretrained {
     pretrained
 }
 
-fn read(path: &PathBuf) -> Checkpoint {
+fn read(path: &Path) -> Checkpoint {
     Checkpoint::read(path).unwrap()
 }
 
