@@ -1,6 +1,6 @@
 //! Describes the architecture of FastConformer models, which may be imported.
 use model::ModelConfig;
-use model::config::{ActivationKind, LossKind};
+use model::config::{ActivationKind, AdapterModule, LossKind};
 use model::encoders::{AttentionLimits, ConvolutionNorm, EncoderKind};
 use model::predictors::PredictorKind;
 
@@ -32,6 +32,15 @@ pub(crate) fn lines(config: &ModelConfig) -> Vec<String> {
     if !encoder.other_attention.is_empty() {
         let other_limits: Vec<String> = encoder.other_attention.iter().map(describe_limits).collect();
         lines.push(format!("attention, also trained: {}", other_limits.join("; ")));
+    }
+    if let Some(adapter) = &config.adapter {
+        let module = |module: &AdapterModule| match module {
+            AdapterModule::Attention => "attention",
+            AdapterModule::FeedForward => "feed-forward modules",
+        };
+        let modules: Vec<&str> = adapter.modules.iter().map(module).collect();
+        let (rank, factor) = (adapter.rank, adapter.scale());
+        lines.push(format!("adapter: rank {rank}, factor {factor}, of {}", modules.join(" and ")));
     }
     match &config.predictor {
         Some(PredictorKind::Lstm(lstm)) => {

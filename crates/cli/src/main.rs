@@ -1,6 +1,7 @@
 //! The `panda` program: one module per command.
 #![warn(missing_docs)]
 
+mod adapter;
 mod align;
 mod architecture;
 mod arguments;
@@ -53,6 +54,8 @@ enum Command {
     Import(import::Args),
     /// Convert a checkpoint to a model of NeMo or Hugging Face
     Export(export::Args),
+    /// Extract, apply, remove or merge a low-rank adapter
+    Adapter(adapter::Args),
     /// Average the weights of several checkpoints into one
     Average(average::Args),
     /// Align transcripts with audio: start and duration of each word as CTM or JSON
@@ -84,6 +87,7 @@ fn main() -> ExitCode {
         Command::Transcribe(arguments) => transcribe::run(arguments),
         Command::Import(arguments) => import::run(&arguments),
         Command::Export(arguments) => export::run(&arguments),
+        Command::Adapter(arguments) => adapter::run(&arguments),
         Command::Average(arguments) => average::run(&arguments),
         Command::Align(arguments) => align::run(&arguments),
         Command::Merge(arguments) => merge::run(&arguments),

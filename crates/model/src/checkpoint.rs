@@ -6,11 +6,13 @@
 //! |---|---|
 //! | `weight/NAME` | the weights after the last step |
 //! | `average/NAME` | their moving average, if the recipe has one |
+//! | `base/NAME` | parameters of the base that an applied adapter replaces |
 //! | `first/NAME`, `second/NAME` | the optimizer's moments; a custom optimizer has other kinds |
 //!
 //! Its metadata has one key, `panda`: JSON with format, version, recipe, tokenizer,
-//! [`Progress`], [`DataFingerprint`] of the data, [`ImportedSource`] of an imported model, and the
-//! CRC-32 of each tensor and of the rest of the metadata.
+//! [`Progress`], [`DataFingerprint`] of the data, [`ImportedSource`] of an imported model, recipe
+//! and tokenizer of the base of an applied adapter, and the CRC-32 of each tensor and of the rest
+//! of the metadata.
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::path::Path;
@@ -21,8 +23,9 @@ use speech::files::open_regular;
 
 use crate::checkpoint_file::{CheckpointFile, hex_checksum};
 use crate::config::old_names;
+use crate::frozen::FrozenParameters;
 use crate::import::ImportedSource;
-use crate::parameters::{Shapes, is_frozen};
+use crate::parameters::Shapes;
 use crate::{Error, ModelConfig, Result};
 
 /// The `format` field of the metadata.
@@ -37,6 +40,9 @@ pub(crate) const FIELDS_KEY: &str = "";
 ///
 /// They are the weights, their average, and the moments of the built-in optimizers.
 pub(crate) const PARAMETER_KINDS: [&str; 4] = ["weight", "average", "first", "second"];
+
+/// The kind of tensors of [`AdapterBase`].
+pub(crate) const BASE_KIND: &str = "base";
 
 /// Kinds of tensors that constant parameters do not have.
 const MOMENT_KINDS: [&str; 2] = ["first", "second"];
@@ -96,6 +102,19 @@ pub struct DataFingerprint {
     pub test: String,
 }
 
+/// The parts of its base that an applied adapter replaces.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AdapterBase {
+    /// The recipe's text.
+    pub recipe: String,
+    /// The tokenizer's JSON.
+    pub tokenizer: String,
+    /// Parameters of the base that the adapter replaces.
+    ///
+    /// The adapted model has other values of them, or none.
+    pub values: Values,
+}
+
 fn is_zero(count: &u64) -> bool {
     *count == 0
 }
@@ -121,6 +140,8 @@ pub struct Checkpoint {
     pub data: Option<DataFingerprint>,
     /// The source of an imported model, for export.
     pub imported: Option<ImportedSource>,
+    /// The base of an applied adapter, which [`remove_adapter`](crate::remove_adapter) restores.
+    pub adapter_base: Option<AdapterBase>,
     /// True if the file has checksums, which are then correct; older files have none.
     pub has_checksums: bool,
 }
@@ -139,6 +160,9 @@ pub(crate) struct StoredMetadata {
     /// Only in checkpoints of imported models; readers of earlier versions reject these.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub imported: Option<ImportedSource>,
+    /// Only in checkpoints with an applied adapter; readers of earlier versions reject these.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<StoredBase>,
     /// The CRC-32 of each tensor by name, in hexadecimal.
     ///
     /// [`FIELDS_KEY`] has the CRC-32 of the other fields of the metadata.
@@ -146,14 +170,31 @@ pub(crate) struct StoredMetadata {
     pub checksums: BTreeMap<String, String>,
 }
 
+/// Recipe and tokenizer of [`AdapterBase`].
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct StoredBase {
+    pub recipe: String,
+    pub tokenizer: String,
+}
+
+impl StoredBase {
+    pub(crate) fn new(base: &AdapterBase) -> Self {
+        StoredBase { recipe: base.recipe.clone(), tokenizer: base.tokenizer.clone() }
+    }
+}
+
 impl StoredMetadata {
     /// Returns the checksum of all fields except the checksums.
     pub(crate) fn fields_checksum(&self) -> serde_json::Result<String> {
-        let Self { format, version, recipe, tokenizer, progress, data, imported, .. } = self;
+        let Self { format, version, recipe, tokenizer, progress, data, imported, base, .. } = self;
         let mut fields = serde_json::to_vec(&(format, version, recipe, tokenizer, progress, data))?;
-        // Without this field, the checksum is that of earlier versions.
+        // Without these fields, the checksum is that of earlier versions.
         if let Some(imported) = imported {
             fields.extend(serde_json::to_vec(imported)?);
+        }
+        if let Some(base) = base {
+            fields.extend(serde_json::to_vec(base)?);
         }
         Ok(hex_checksum(crc32fast::hash(&fields)))
     }
@@ -281,11 +322,11 @@ pub(crate) fn check_parameters(
 ) -> Result<()> {
     // A recipe that cannot be read is reported by `model_config`.
     let config = ModelConfig::from_recipe(recipe, Path::new(RECIPE_LOCATION));
-    let frozen = config.map(|config| config.frozen).unwrap_or_default();
+    let frozen = config.map(|config| FrozenParameters::from_config(&config)).unwrap_or_default();
     for (kind, names) in kinds.iter().filter(|(kind, _)| PARAMETER_KINDS.contains(&kind.as_str())) {
         // Constant parameters have weights, but no moments.
         let has_constants = !MOMENT_KINDS.contains(&kind.as_str());
-        for (name, shape) in expected.iter().filter(|(name, _)| has_constants || !is_frozen(&frozen, name)) {
+        for (name, shape) in expected.iter().filter(|(name, _)| has_constants || !frozen.contains(name)) {
             if !names.contains(name) {
                 return Err(Error::checkpoint(path, format!("{kind}/{name} of shape {shape:?}"), "none"));
             }

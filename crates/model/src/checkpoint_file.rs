@@ -9,8 +9,8 @@ use speech::Tokenizer;
 use speech::files::open_regular;
 
 use crate::checkpoint::{
-    Checkpoint, FIELDS_KEY, FORMAT, NamesByKind, OLDEST_VERSION, PARAMETER_KINDS, StoredMetadata, VERSION,
-    Values, check_parameters, parse_tokenizer, recipe_config,
+    AdapterBase, BASE_KIND, Checkpoint, FIELDS_KEY, FORMAT, NamesByKind, OLDEST_VERSION, PARAMETER_KINDS,
+    StoredMetadata, VERSION, Values, check_parameters, parse_tokenizer, recipe_config,
 };
 use crate::config::old_names;
 use crate::import::{ImportedSource, SOURCE_VERSION};
@@ -172,7 +172,12 @@ impl CheckpointFile {
         };
         let mut values: BTreeMap<String, Values> = self.kinds.iter().map(read_kind).collect::<Result<_>>()?;
         let (recipe, has_checksums) = (self.recipe(), self.has_checksums());
-        let StoredMetadata { tokenizer, progress, data, imported, .. } = self.metadata;
+        let StoredMetadata { tokenizer, progress, data, imported, base, .. } = self.metadata;
+        let adapter_base = base.map(|base| AdapterBase {
+            recipe: old_names::translate(&base.recipe).into_owned(),
+            tokenizer: base.tokenizer,
+            values: values.remove(BASE_KIND).unwrap_or_default(),
+        });
         Ok(Checkpoint {
             recipe,
             tokenizer,
@@ -182,6 +187,7 @@ impl CheckpointFile {
             optimizer_state: values,
             data,
             imported,
+            adapter_base,
             has_checksums,
             shapes: self.shapes,
         })

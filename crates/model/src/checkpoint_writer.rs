@@ -13,7 +13,10 @@ use candle_core::Var;
 use serde_json::{Map, Value, json};
 use speech::files::Destination;
 
-use crate::checkpoint::{Checkpoint, FIELDS_KEY, FORMAT, Progress, StoredMetadata, VERSION, Values};
+use crate::checkpoint::{
+    AdapterBase, BASE_KIND, Checkpoint, FIELDS_KEY, FORMAT, Progress, StoredBase, StoredMetadata, VERSION,
+    Values,
+};
 use crate::checkpoint_file::{hex_checksum, values_checksum};
 use crate::import::ImportedSource;
 use crate::parameters::Shapes;
@@ -64,6 +67,7 @@ impl TensorValues<'_> {
 pub struct CheckpointWriter<'a> {
     metadata: MetadataRef<'a>,
     imported: Option<&'a ImportedSource>,
+    adapter_base: Option<&'a AdapterBase>,
     /// Shape and values of each tensor, by its name in the file.
     tensors: BTreeMap<String, (Vec<usize>, TensorValues<'a>)>,
 }
@@ -71,7 +75,7 @@ pub struct CheckpointWriter<'a> {
 impl<'a> CheckpointWriter<'a> {
     /// Creates a checkpoint without tensors.
     pub fn new(metadata: MetadataRef<'a>) -> Self {
-        CheckpointWriter { metadata, imported: None, tensors: BTreeMap::new() }
+        CheckpointWriter { metadata, imported: None, adapter_base: None, tensors: BTreeMap::new() }
     }
 
     /// Adds the source of an imported model, which an export needs.
@@ -166,6 +170,7 @@ impl<'a> CheckpointWriter<'a> {
             progress: progress.clone(),
             data: data.cloned(),
             imported: self.imported.cloned(),
+            base: self.adapter_base.map(StoredBase::new),
             checksums: BTreeMap::new(),
         };
 
@@ -219,6 +224,10 @@ impl Checkpoint {
         let mut writer = CheckpointWriter::new(metadata).with_imported(imported.as_ref());
         for (kind, values) in self.kinds() {
             writer.add_values(kind, values, &self.shapes);
+        }
+        if let Some(base) = &self.adapter_base {
+            writer.adapter_base = Some(base);
+            writer.add_values(BASE_KIND, &base.values, &self.shapes);
         }
         writer
     }

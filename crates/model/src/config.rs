@@ -1,4 +1,5 @@
 //! `ModelConfig`: encoder, predictor, joint network, loss and initial weights of a model.
+mod adapter;
 mod check;
 mod gnat;
 mod init;
@@ -18,9 +19,9 @@ use crate::input::InputConfig;
 use crate::predictors::PredictorKind;
 use crate::{Error, Result};
 
+pub use adapter::{AdapterConfig, AdapterModule};
 pub use gnat::{AlignmentKind, GnatConfig, LatticeNormalization};
-pub(crate) use init::covers;
-pub use init::{InitConfig, InitKind, PretrainedConfig};
+pub use init::{InitConfig, InitKind, PretrainedConfig, covers, number_range};
 pub use loss::LossKind;
 pub use loss_options::{ActivationKind, LossBudget, LossConfig, LossOptions};
 pub use recipe::EncoderConfig;
@@ -69,6 +70,9 @@ pub struct ModelConfig {
     /// As in a recipe's `init.frozen`, `encoder.layers.0..4` are four layers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub frozen: Vec<String>,
+    /// Low-rank adapters of the encoder, whose other parameters are then frozen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adapter: Option<AdapterConfig>,
 }
 
 /// `[joint]`: the joint network.
@@ -95,6 +99,7 @@ impl ModelConfig {
             terms: LossTerms::default(),
             init: InitKind::default(),
             frozen: Vec::new(),
+            adapter: None,
         }
     }
 

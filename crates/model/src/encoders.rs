@@ -31,9 +31,10 @@ pub use module_encoder::ModuleEncoder;
 pub use stream::{EncoderChunk, EncoderState, EncoderStream};
 pub use subsampling::SubsamplingConfig;
 
-use crate::Result;
+use crate::config::AdapterConfig;
 use crate::config::table::part_kinds;
 use crate::training_pass::TrainingPass;
+use crate::{Error, Result};
 
 /// An encoder of padded batches of input rows.
 ///
@@ -105,10 +106,29 @@ pub trait BuildEncoder {
     /// Errors of the builder `vb`.
     fn build(&self, input_width: usize, vb: &VarBuilder) -> Result<Arc<dyn Encoder>>;
 
+    /// Creates the encoder with low-rank adapters of its linear layers.
+    ///
+    /// # Errors
+    /// [`crate::Error::RecipeValue`], the default, if the encoder does not support adapters; errors
+    /// of the builder `vb`.
+    fn build_with_adapter(
+        &self,
+        _input_width: usize,
+        _adapter: &AdapterConfig,
+        _vb: &VarBuilder,
+    ) -> Result<Arc<dyn Encoder>> {
+        Err(Error::RecipeValue {
+            key: "adapter".into(),
+            expected: "none: this encoder does not support adapters".into(),
+            found: "a table".into(),
+        })
+    }
+
     /// Packs weights for inference without candle.
     ///
     /// `read` returns the parameters of the encoder that [`BuildEncoder::build`] creates, by their
-    /// names `encoder.*`. None, the default, if there is no such implementation.
+    /// names `encoder.*`; weights include the updates of an adapter. None, the default, if there is
+    /// no such implementation.
     ///
     /// # Errors
     /// Those of `read`; [`crate::Error::Shape`] for a parameter of another size.

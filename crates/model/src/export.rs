@@ -24,7 +24,7 @@ use speech::files::{Destination, is_same_file};
 use crate::checkpoint::Checkpoint;
 use crate::import::architecture::Architecture;
 use crate::import::{ImportedSource, Layout};
-use crate::{Error, Model, Result};
+use crate::{Error, Model, Result, merge_adapter};
 use weights::ExportWeights;
 
 /// A checkpoint to be exported.
@@ -39,9 +39,9 @@ struct Export<'a> {
 
 /// Writes a model in the layout of another toolkit; returns the files.
 ///
-/// Averaged weights are exported if the checkpoint has them. NeMo's archive is `output` if that
-/// ends with `.nemo`, otherwise a file in the folder `output` with the checkpoint's name. Existing
-/// files are replaced, each completely or not at all.
+/// Averaged weights are exported if the checkpoint has them, and an adapter is merged. NeMo's
+/// archive is `output` if that ends with `.nemo`, otherwise a file in the folder `output` with the
+/// checkpoint's name. Existing files are replaced, each completely or not at all.
 ///
 /// # Errors
 /// [`Error::Conversion`] for a model that the layout cannot represent, and for an output that is
@@ -49,6 +49,9 @@ struct Export<'a> {
 /// [`Error::Io`].
 pub fn export(path: &Path, checkpoint: &Checkpoint, layout: Layout, output: &Path) -> Result<Vec<PathBuf>> {
     let config = checkpoint.model_config(path)?;
+    if config.adapter.is_some() {
+        return export(path, &merge_adapter(path, checkpoint)?, layout, output);
+    }
     let tokenizer = checkpoint.tokenizer(path)?;
     let shapes = Model::shapes(&config, tokenizer.size())?;
     checkpoint.check(path, &shapes)?;

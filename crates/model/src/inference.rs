@@ -5,12 +5,16 @@ use std::sync::Arc;
 
 use kernels::packed::NumberFormat;
 
+use crate::adapter::read_merged;
 use crate::checkpoint_file::{CheckpointFile, values_checksum};
 use crate::encoders::packed::PackedEncoder;
 use crate::encoders::{EncoderStream, InferenceEncoder, ReadTensor};
 use crate::model::Network;
 use crate::tensors::{to_vec, with_slice};
 use crate::{Error, Model, ModelConfig, Parameters, Result};
+
+/// Start of the names of the encoder's parameters.
+const ENCODER_PREFIX: &str = "encoder.";
 
 impl Model {
     /// Reads a model for inference, with averaged weights if available.
@@ -79,7 +83,7 @@ impl Model {
 
     /// Packs the current weights of the encoder for inference without candle.
     ///
-    /// None if the kind of encoder has no such implementation, or the model has a custom encoder.
+    /// Weights include the updates of an adapter. None if the kind of encoder has no such implementation, or the model has a custom encoder.
     ///
     /// # Errors
     /// Errors of candle; [`Error::Shape`] for weights that the encoder does not support, or for
@@ -102,16 +106,17 @@ impl Model {
         }
     }
 
-    /// Returns the CRC-32 of each weight by name, those of a packed encoder included.
+    /// Returns the CRC-32 of each weight by name.
     ///
-    /// Values are those before packing, as little-endian `f32`.
+    /// Values are little-endian `f32`; those of a packed encoder are its weights before packing,
+    /// with the updates of an adapter.
     ///
     /// # Errors
     /// Errors of candle.
     pub fn weight_checksums(&self) -> Result<BTreeMap<String, u32>> {
         let mut checksums = self.packed.as_ref().map(|packed| packed.checksums.clone()).unwrap_or_default();
         for (name, variable) in self.parameters().iter() {
-            if !checksums.contains_key(name) {
+            if self.packed.is_none() || !name.starts_with(ENCODER_PREFIX) {
                 let checksum = with_slice(variable, |values: &[f32]| Ok(values_checksum(values)))?;
                 checksums.insert(name.to_owned(), checksum);
             }
@@ -125,12 +130,13 @@ impl Model {
             return Ok(Some(packed.clone()));
         }
         let mut is_missing = false;
-        let packed = pack(self.config(), format, &mut |name| match self.parameters().get(name) {
-            Some(variable) => Ok(to_vec(variable)?),
-            None => {
-                is_missing = true;
-                Err(Error::shape(name, "a parameter of the encoder", "none"))
-            }
+        let config = self.config();
+        let mut read =
+            |name: &str| Ok(self.parameters().get(name).map(|variable| to_vec(variable)).transpose()?);
+        let packed = pack(config, format, &mut |name| {
+            let values = read_merged(config.adapter.as_ref(), name, &mut read)?;
+            is_missing |= values.is_none();
+            values.ok_or_else(|| Error::shape(name, "a parameter of the encoder", "none"))
         });
         // A custom encoder has other parameters than the one of the configuration.
         if is_missing { Ok(None) } else { packed }

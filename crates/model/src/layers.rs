@@ -9,6 +9,7 @@ pub(crate) mod feed_forward;
 pub(crate) mod footprint;
 pub(crate) mod layer_norm;
 pub(crate) mod linear;
+pub(crate) mod low_rank;
 pub(crate) mod lstm;
 pub(crate) mod operation;
 pub(crate) mod ragged;

@@ -28,12 +28,14 @@
 //! | [`LossSessions`], [`Losses`] | the loss of a model, as [`config::LossKind`] selects it |
 //! | [`TrainingPass`], [`GradientSum`] | a forward pass with dropout; the gradients of a step, and the terms of an all-reduce |
 //! | [`checkpoint`], [`Pretrained`] | weights in files |
+//! | [`Adapter`], [`merge_adapter`], [`remove_adapter`] | low-rank adapters, apart from their base |
 //! | [`import`], [`export()`] | models of NeMo and Hugging Face |
 //! | [`bytes`] | memory budgets as text |
 //!
 //! `docs/custom-encoder.md` describes custom encoders and predictors.
 #![warn(missing_docs)]
 
+mod adapter;
 pub mod bytes;
 pub mod checkpoint;
 mod checkpoint_file;
@@ -44,6 +46,7 @@ mod divergence;
 pub mod encoders;
 mod error;
 mod export;
+mod frozen;
 mod gradients;
 pub mod import;
 mod inference;
@@ -61,6 +64,7 @@ pub mod random;
 pub mod tensors;
 mod training_pass;
 
+pub use adapter::{Adapter, merge_adapter, remove_adapter};
 pub use checkpoint::{Checkpoint, DataFingerprint, Progress};
 pub use checkpoint_file::CheckpointFile;
 pub use checkpoint_writer::{CheckpointWriter, MetadataRef};

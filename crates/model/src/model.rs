@@ -8,6 +8,7 @@ use rnnt_loss::Targets;
 use crate::config::ModelConfig;
 use crate::encoders::Encoder;
 use crate::encoders::packed::PackedEncoder;
+use crate::frozen::FrozenParameters;
 use crate::output;
 use crate::output::{JointLayers, OutputModel, TransducerNetwork};
 use crate::parameters::Shapes;
@@ -64,7 +65,11 @@ pub(crate) struct Network {
 impl Network {
     /// Creates the network of a configuration.
     pub(crate) fn new(config: &ModelConfig, labels: usize, vb: &VarBuilder) -> Result<Self> {
-        let encoder = config.encoder.build(config.input.width(), &vb.pp("encoder"))?;
+        let (input_width, encoder_vb) = (config.input.width(), vb.pp("encoder"));
+        let encoder = match &config.adapter {
+            Some(adapter) => config.encoder.build_with_adapter(input_width, adapter, &encoder_vb)?,
+            None => config.encoder.build(input_width, &encoder_vb)?,
+        };
         Self::with_encoder(config, labels, encoder, vb)
     }
 
@@ -240,7 +245,8 @@ impl Model {
         labels: usize,
         make_network: impl FnOnce(VarBuilder<'static>) -> Result<Network>,
     ) -> Result<Self> {
-        let (parameters, network) = Parameters::build_frozen(config.seed, &config.frozen, make_network)?;
+        let frozen = FrozenParameters::from_config(config);
+        let (parameters, network) = Parameters::build_frozen(config.seed, &frozen, make_network)?;
         parameters.initialize(&config.init, config.seed)?;
         Ok(Self::from_network(config, labels, parameters, network))
     }

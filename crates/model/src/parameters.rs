@@ -7,6 +7,7 @@ use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder};
 
 use crate::config::covers;
+use crate::frozen::FrozenParameters;
 use crate::random;
 use crate::tensors::{to_vec, with_slice};
 use crate::{Error, Result};
@@ -42,8 +43,7 @@ pub(crate) fn is_constant(name: &str) -> bool {
 #[derive(Debug, Clone, Default)]
 pub struct Parameters {
     variables: BTreeMap<String, Var>,
-    /// Names of parameters or modules that training does not change.
-    frozen: Arc<[String]>,
+    frozen: FrozenParameters,
 }
 
 impl Parameters {
@@ -57,23 +57,21 @@ impl Parameters {
     /// Those of `make`; candle's error for a shared name with two shapes, or a dtype other than
     /// `f32`.
     pub fn build<T>(seed: u64, make: impl FnOnce(VarBuilder<'static>) -> Result<T>) -> Result<(Self, T)> {
-        Self::build_frozen(seed, &[], make)
+        Self::build_frozen(seed, &FrozenParameters::default(), make)
     }
 
     /// Creates a model as [`Self::build`], in which some parameters are constant.
-    ///
-    /// `frozen` has names of parameters or modules, as a recipe's `init.frozen`.
     ///
     /// # Errors
     /// Those of [`Self::build`]; [`Error::RecipeValue`] for a name without a parameter, or if no
     /// parameter is trained.
     pub(crate) fn build_frozen<T>(
         seed: u64,
-        frozen: &[String],
+        frozen: &FrozenParameters,
         make: impl FnOnce(VarBuilder<'static>) -> Result<T>,
     ) -> Result<(Self, T)> {
-        let frozen: Arc<[String]> = frozen.into();
-        let store = ParameterStore { values: Initial::Random { seed }, variables: Arc::default(), frozen };
+        let values = Initial::Random { seed };
+        let store = ParameterStore { values, variables: Arc::default(), frozen: frozen.clone() };
         let (parameters, model) = store.build(make)?;
         parameters.check_frozen()?;
         Ok((parameters, model))
@@ -88,13 +86,14 @@ impl Parameters {
         make: impl FnOnce(VarBuilder<'static>) -> Result<T>,
     ) -> Result<(Self, T)> {
         let values = Initial::Values(Arc::new(Mutex::new(values)));
-        let store = ParameterStore { values, variables: Arc::default(), frozen: Arc::default() };
+        let frozen = FrozenParameters::default();
+        let store = ParameterStore { values, variables: Arc::default(), frozen };
         store.build(make)
     }
 
     /// Checks the frozen names; at least one parameter is trained.
     fn check_frozen(&self) -> Result<()> {
-        if self.frozen.is_empty() {
+        if self.frozen.names().is_empty() {
             return Ok(());
         }
         let error = |expected: &str, found: String| Error::RecipeValue {
@@ -103,7 +102,7 @@ impl Parameters {
             found,
         };
         let is_unknown = |frozen: &&String| !self.variables.keys().any(|name| covers(frozen, name));
-        if let Some(name) = self.frozen.iter().find(is_unknown) {
+        if let Some(name) = self.frozen.names().iter().find(is_unknown) {
             let expected = "names of this model's parameters or modules (`panda info RECIPE` lists them)";
             return Err(error(expected, format!("{name:?}")));
         }
@@ -134,7 +133,7 @@ impl Parameters {
     ///
     /// Those of gradients, optimizers and their all-reduce.
     pub fn iter_trained(&self) -> impl Iterator<Item = (&str, &Var)> {
-        self.iter().filter(|(name, _)| !is_frozen(&self.frozen, name))
+        self.iter().filter(|(name, _)| !self.frozen.contains(name))
     }
 
     /// Returns the variable of a name.
@@ -233,11 +232,6 @@ impl SimpleBackend for ShapeRecorder {
     }
 }
 
-/// Returns true for a parameter that training does not change.
-pub(crate) fn is_frozen(frozen: &[String], name: &str) -> bool {
-    is_constant(name) || frozen.iter().any(|frozen| covers(frozen, name))
-}
-
 /// The initial values of parameters.
 #[derive(Clone)]
 enum Initial {
@@ -272,7 +266,7 @@ impl Initial {
 struct ParameterStore {
     values: Initial,
     variables: Arc<Mutex<BTreeMap<String, Var>>>,
-    frozen: Arc<[String]>,
+    frozen: FrozenParameters,
 }
 
 impl ParameterStore {
@@ -289,7 +283,7 @@ impl ParameterStore {
     /// Both share the values of the variable.
     fn layer_tensor(&self, name: &str, variable: &Var) -> Tensor {
         let tensor = variable.as_tensor();
-        if is_frozen(&self.frozen, name) { tensor.detach() } else { tensor.clone() }
+        if self.frozen.contains(name) { tensor.detach() } else { tensor.clone() }
     }
 }
 

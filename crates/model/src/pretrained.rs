@@ -240,7 +240,10 @@ fn read_checkpoint(
         Err(error) => warn(format!("its tokens cannot be compared: {error}")),
     }
     match ModelConfig::from_recipe(&text, path) {
-        Ok(other) => input_warning(model, &other).into_iter().for_each(&mut warn),
+        Ok(other) => {
+            check_adapter(path, model, &other)?;
+            input_warning(model, &other).into_iter().for_each(&mut warn);
+        }
         Err(error) => warn(format!("its features cannot be compared: {error}")),
     }
     let description = if average.is_some() { "averaged weights" } else { "weights" };
@@ -282,6 +285,20 @@ fn input_warning(model: &ModelConfig, file_model: &ModelConfig) -> Option<String
     let table = |config: &ModelConfig| toml::Table::try_from(&config.input).ok();
     let difference = first_difference("", &table(model)?, &table(file_model)?)?;
     Some(format!("other input features: found {difference}"))
+}
+
+/// Checks that the file has no adapter, or the recipe's.
+///
+/// The update of another one would be lost, or multiplied with another factor.
+fn check_adapter(path: &Path, model: &ModelConfig, file_model: &ModelConfig) -> Result<()> {
+    match &file_model.adapter {
+        Some(adapter) if model.adapter.as_ref() != Some(adapter) => Err(Error::Pretrained {
+            path: path.to_owned(),
+            expected: "no adapter, or that of the recipe (`panda adapter merge` merges it)".into(),
+            found: format!("another of rank {}", adapter.rank),
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// Reads the tensors of another safetensors file, by name.

@@ -16,7 +16,7 @@ use distributed::ProcessGroup;
 use crate::data::Batch;
 use crate::ema::Ema;
 use crate::metrics::LossSums;
-use crate::optimizer::{self, Optimizer, OptimizerConfig};
+use crate::optimizer::{self, Optimizer, OptimizerConfig, RateFactors};
 use crate::reduction::{GradientReduction, StepTotals};
 use crate::run_plan::RunPlan;
 use crate::schedule::{StepPosition, learning_rate};
@@ -50,8 +50,11 @@ impl Learner {
     /// Creates a learner for a model at its initial weights.
     ///
     /// # Errors
-    /// [`Error::Loss`](model::Error::Loss) for options that the loss rejects; errors of candle.
+    /// [`Error::Loss`](model::Error::Loss) for options that the loss rejects;
+    /// [`Error::RecipeValue`](model::Error::RecipeValue) for a name in `rates` without a trained
+    /// parameter; errors of candle.
     pub fn new(model: Model, config: &OptimizerConfig) -> Result<Self> {
+        RateFactors::new(&config.rates).check_names(model.parameters())?;
         let optimizer = optimizer::build(config, model.parameters());
         Self::with_optimizer(model, config, optimizer)
     }

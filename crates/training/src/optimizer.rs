@@ -7,6 +7,7 @@ mod clip;
 mod config;
 mod lamb;
 mod moments;
+mod rates;
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -20,6 +21,7 @@ pub use clip::Clip;
 pub(crate) use config::MIN_RATE;
 pub use config::{ClipKind, Decay, OptimizerConfig};
 pub use lamb::{LambConfig, LambStep};
+pub(crate) use rates::RateFactors;
 
 use crate::Result;
 use model::checkpoint::Values;

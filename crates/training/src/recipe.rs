@@ -7,8 +7,10 @@ use std::path::{Path, PathBuf};
 
 use model::checkpoint::RECIPE_LOCATION;
 use model::config::table::{first_difference, syntax_error};
-use model::config::values::setting_error;
-use model::config::{EncoderConfig, InitConfig, JointConfig, LossConfig, ModelConfig, old_names};
+use model::config::values::{ensure, setting_error};
+use model::config::{
+    AdapterConfig, EncoderConfig, InitConfig, JointConfig, LossConfig, ModelConfig, old_names,
+};
 use model::predictors::PredictorKind;
 use model::{Checkpoint, InputConfig};
 use serde::{Deserialize, Serialize};
@@ -49,6 +51,9 @@ pub struct Recipe {
     /// Initialization of the weights.
     #[serde(default, skip_serializing_if = "InitConfig::is_default")]
     pub init: InitConfig,
+    /// Low-rank adapters of the encoder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adapter: Option<AdapterConfig>,
     /// Optimizer and learning rate.
     pub optimizer: OptimizerConfig,
     /// Sizes of batches.
@@ -65,7 +70,7 @@ pub struct Recipe {
 pub struct RecipeOverrides {
     /// A checkpoint to start from: its weights, and sections that the recipe does not have.
     ///
-    /// These are `features`, `encoder`, `predictor`, `joint`, `loss` and the tokenizer.
+    /// These are `features`, `encoder`, `predictor`, `joint`, `loss`, `adapter` and the tokenizer.
     pub from: Option<PathBuf>,
     /// Number of epochs.
     pub epochs: Option<u64>,
@@ -190,6 +195,8 @@ impl Recipe {
         self.augment.check(self.data.stream)?;
         self.tokens.options().check().map_err(|error| setting_error("tokens", error))?;
         self.init.check()?;
+        let has_weights = self.init.pretrained.weights.is_some();
+        ensure("adapter", "none without init.weights", self.adapter.is_none() || has_weights, "a table")?;
         self.model_config().check()?;
         self.optimizer.check()?;
         self.batch.check()?;
@@ -208,6 +215,7 @@ impl Recipe {
             terms: self.training.terms.clone(),
             init: self.init.kind,
             frozen: self.init.pretrained.frozen.clone(),
+            adapter: self.adapter.clone(),
         }
     }
 }

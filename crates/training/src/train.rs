@@ -9,6 +9,7 @@ use crate::data::{BatchSource, LargestUtterance, TrainingSet, UtteranceStore};
 use crate::learner::Learner;
 use crate::loading::{LoadError, RunInputs, RunOrigin};
 use crate::observer::{Observer, RunReport};
+use crate::optimizer::RateFactors;
 use crate::rank_differences;
 use crate::recipe::{CheckpointSelection, DataConfig, Recipe, RecipeOverrides};
 use crate::run_folder::{RunFolder, StartMode};
@@ -126,6 +127,7 @@ pub fn train_with(
         if let Some(pretrained) = pretrained {
             pretrained.apply(model.parameters())?;
         }
+        RateFactors::new(&recipe.optimizer.rates).check_names(model.parameters())?;
         let plan = recipe.batch.memory.map(|budget| {
             let evaluation_bytes: usize = dev.iter().chain(&test).map(Example::bytes).sum();
             let baseline = run_plan::baseline_bytes(train.bytes() + evaluation_bytes);

@@ -1,5 +1,6 @@
 //! Tests of the program `panda` by its command line; the corpus is synthetic.
 
+mod adapters;
 mod align;
 mod audio;
 mod average;

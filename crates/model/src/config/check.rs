@@ -27,6 +27,7 @@ impl ModelConfig {
         // former are checked before, so that an error names the key that is out of range.
         self.check_training_terms()?;
         self.check_loss()?;
+        self.adapter.as_ref().map_or(Ok(()), |adapter| adapter.check(&self.encoder))?;
         self.init.check()
     }
 

@@ -1,4 +1,5 @@
 //! Model configuration: `[init]`, random initialization or weights from a file.
+use std::ops::Range;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Deserializer, Serialize};
@@ -50,13 +51,15 @@ impl PretrainedConfig {
 ///
 /// The last part of a name may be a range of numbers: `encoder.layers.0..22` are the layers 0 to
 /// 21.
-pub(crate) fn covers(name: &str, parameter: &str) -> bool {
-    let number_range = || {
-        let (rest, end) = name.rsplit_once("..")?;
-        let (module, start) = rest.rsplit_once('.')?;
-        Some((module, start.parse::<usize>().ok()?..end.parse::<usize>().ok()?))
-    };
-    match number_range() {
+///
+/// ```
+/// use model::config::covers;
+///
+/// assert!(covers("encoder.layers.0..22", "encoder.layers.21.norm.bias"));
+/// assert!(!covers("encoder.layers.1", "encoder.layers.12.norm.bias"));
+/// ```
+pub fn covers(name: &str, parameter: &str) -> bool {
+    match number_range(name) {
         Some((module, range)) => {
             let rest = parameter.strip_prefix(module).and_then(|rest| rest.strip_prefix('.'));
             let number = rest.and_then(|rest| rest.split('.').next()?.parse().ok());
@@ -64,6 +67,13 @@ pub(crate) fn covers(name: &str, parameter: &str) -> bool {
         }
         None => parameter.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')),
     }
+}
+
+/// Returns module and numbers of a range such as `encoder.layers.0..22`; none for other names.
+pub fn number_range(name: &str) -> Option<(&str, Range<usize>)> {
+    let (rest, end) = name.rsplit_once("..")?;
+    let (module, start) = rest.rsplit_once('.')?;
+    Some((module, start.parse().ok()?..end.parse().ok()?))
 }
 
 impl<'de> Deserialize<'de> for InitConfig {

@@ -4,6 +4,7 @@ use std::path::Path;
 use serde::{Deserialize, Deserializer, Serialize};
 use speech::FeatureConfig;
 
+use super::adapter::AdapterConfig;
 use super::init::{InitConfig, InitKind};
 use super::loss_options::LossConfig;
 use super::terms::LossTerms;
@@ -46,6 +47,8 @@ struct ModelRecipe {
     #[serde(default)]
     init: InitConfig,
     #[serde(default)]
+    adapter: Option<AdapterConfig>,
+    #[serde(default)]
     loss: LossConfig,
     training: ObjectiveTerms,
 }
@@ -73,12 +76,13 @@ impl ModelConfig {
         old_names::reject(text)?;
         let recipe: ModelRecipe =
             toml::from_str(text).map_err(|error| table::syntax_error(path, text, &error))?;
-        let ModelRecipe { seed, features, encoder, predictor, joint, init, loss, training } = recipe;
+        let ModelRecipe { seed, features, encoder, predictor, joint, init, adapter, loss, training } = recipe;
         let input = InputConfig { features, rows: encoder.rows };
         let InitConfig { kind, pretrained } = init;
         let (terms, init, frozen): (LossTerms, InitKind, _) = (training.0, kind, pretrained.frozen);
         let encoder = encoder.kind;
-        let config = ModelConfig { seed, input, encoder, predictor, joint, loss, terms, init, frozen };
+        let config =
+            ModelConfig { seed, input, encoder, predictor, joint, loss, terms, init, frozen, adapter };
         config.check()?;
         Ok(config)
     }

@@ -14,6 +14,7 @@ use stream::ConformerStream;
 
 use super::subsampling::Subsampling;
 use super::{Encoder, EncoderStream};
+use crate::config::AdapterConfig;
 use crate::layers::footprint;
 use crate::layers::ragged::Ragged;
 use crate::training_pass::TrainingPass;
@@ -52,6 +53,9 @@ use crate::{Linear, Result};
 /// | `layers.N.self_attn.linear_q`, `linear_k`, `linear_v`, `linear_out` | `[W, W]` |
 /// | `layers.N.conv.pointwise_conv1`, `depthwise_conv`, `pointwise_conv2` | `[2W, W]`, `[W, k]`, `[W, W]` |
 ///
+/// An adapter of rank r adds `lora_a` `[r, D]` and `lora_b` `[O, r]` to layers `[O, D]` of
+/// `self_attn` and of feed-forward modules.
+///
 /// Each name has a `weight` of this shape and a `bias`. Names are those of NeMo, whose batch norm
 /// is `conv.batch_norm`.
 ///
@@ -77,6 +81,19 @@ impl ConformerEncoder {
     /// # Errors
     /// Errors of the builder `vb`.
     pub fn new(config: &ConformerEncoderConfig, input_width: usize, vb: &VarBuilder) -> Result<Self> {
+        Self::with_adapter(config, input_width, None, vb)
+    }
+
+    /// Creates the layers, with low-rank adapters if there are any.
+    ///
+    /// # Errors
+    /// Errors of the builder `vb`.
+    pub fn with_adapter(
+        config: &ConformerEncoderConfig,
+        input_width: usize,
+        adapter: Option<&AdapterConfig>,
+        vb: &VarBuilder,
+    ) -> Result<Self> {
         let pre_encode = vb.pp("pre_encode");
         let input_layer = match &config.subsampling {
             None => InputLayer::Linear(Linear::new(input_width, config.width, &pre_encode.pp("out"))?),
@@ -87,7 +104,7 @@ impl ConformerEncoder {
                 &pre_encode,
             )?)),
         };
-        let layer = |index: usize| ConformerLayer::new(config, &vb.pp("layers").pp(index));
+        let layer = |index: usize| ConformerLayer::new(config, adapter, &vb.pp("layers").pp(index));
         let layers = (0..config.layers).map(layer).collect::<Result<_>>()?;
         Ok(ConformerEncoder { config: config.clone(), input_layer, layers })
     }

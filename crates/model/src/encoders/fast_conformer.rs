@@ -14,6 +14,7 @@ use layer::{FastConformerLayer, RelativePositions};
 use subsampling::DepthwiseSubsampling;
 
 use super::Encoder;
+use crate::config::AdapterConfig;
 use crate::layers::footprint;
 use crate::layers::relative_attention::DistanceRange;
 use crate::training_pass::TrainingPass;
@@ -51,6 +52,9 @@ use crate::{Result, tensors};
 /// | `layers.N.conv.pointwise_conv1`, `depthwise_conv`, `pointwise_conv2` | `[2W, W]`, `[W, k]`, `[W, W]` |
 /// | `layers.N.conv.batch_norm.running_mean`, `running_var`: constant, of a batch norm only | `[W]` |
 ///
+/// An adapter of rank r adds `lora_a` `[r, D]` and `lora_b` `[O, r]` to layers `[O, D]` of
+/// `self_attn` and of feed-forward modules.
+///
 /// Each name has a `weight` of this shape and a `bias`; without `bias` in the recipe, linear layers
 /// and convolutions of the layers have none. `conv.batch_norm` is the name of both norms.
 ///
@@ -69,7 +73,20 @@ impl FastConformerEncoder {
     /// # Errors
     /// Errors of the builder `vb`.
     pub fn new(config: &FastConformerEncoderConfig, input_width: usize, vb: &VarBuilder) -> Result<Self> {
-        let layer = |index: usize| FastConformerLayer::new(config, &vb.pp("layers").pp(index));
+        Self::with_adapter(config, input_width, None, vb)
+    }
+
+    /// Creates the layers, with low-rank adapters if there are any.
+    ///
+    /// # Errors
+    /// Errors of the builder `vb`.
+    pub fn with_adapter(
+        config: &FastConformerEncoderConfig,
+        input_width: usize,
+        adapter: Option<&AdapterConfig>,
+        vb: &VarBuilder,
+    ) -> Result<Self> {
+        let layer = |index: usize| FastConformerLayer::new(config, adapter, &vb.pp("layers").pp(index));
         Ok(FastConformerEncoder {
             config: config.clone(),
             subsampling: DepthwiseSubsampling::new(

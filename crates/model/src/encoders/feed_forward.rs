@@ -4,6 +4,7 @@ use candle_nn::VarBuilder;
 
 use crate::layers::feed_forward::feed_forward;
 use crate::layers::layer_norm::LayerNorm;
+use crate::layers::low_rank::LowRankConfig;
 use crate::layers::ragged::Ragged;
 use crate::training_pass::{DropoutMask, TrainingPass};
 use crate::{Linear, Result};
@@ -16,12 +17,14 @@ pub(super) struct FeedForward {
     pub linear2: Linear,
 }
 
-/// The widths of a feed-forward module, and whether its layers have biases.
+/// The widths of a feed-forward module, its biases and its adapter.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FeedForwardShape {
     pub width: usize,
     pub inner_width: usize,
     pub has_bias: bool,
+    /// The updates of an adapter.
+    pub low_rank: Option<LowRankConfig>,
 }
 
 /// Dropout of ragged rows, if it is enabled.
@@ -34,10 +37,11 @@ pub(super) struct RowDropout<'a> {
 impl FeedForward {
     /// Creates the parameters `norm_feed_forwardN` and `feed_forwardN.*` of module N.
     pub(super) fn new(number: usize, shape: FeedForwardShape, vb: &VarBuilder) -> Result<Self> {
-        let FeedForwardShape { width, inner_width, has_bias } = shape;
+        let FeedForwardShape { width, inner_width, has_bias, low_rank } = shape;
         let name = format!("feed_forward{number}");
         let linear = |layer: &str, inputs: usize, outputs: usize| {
-            Linear::with_optional_bias(inputs, outputs, has_bias, &vb.pp(&name).pp(layer))
+            let vb = vb.pp(&name).pp(layer);
+            Linear::with_optional_bias(inputs, outputs, has_bias, &vb)?.with_low_rank(low_rank, &vb)
         };
         Ok(FeedForward {
             norm: LayerNorm::new(width, &vb.pp(format!("norm_{name}")))?,
@@ -50,6 +54,11 @@ impl FeedForward {
     pub(super) fn forward(&self, x: &Tensor, dropout: &mut RowDropout) -> Result<Tensor> {
         let masks = [dropout.mask(self.inner_width()), dropout.mask(x.dim(1)?)];
         feed_forward(x, &self.norm, &self.linear1, &self.linear2, masks)
+    }
+
+    /// Returns the number of values of updated weights; 0 without an adapter.
+    pub(super) fn updated_values(&self) -> usize {
+        self.linear1.updated_values() + self.linear2.updated_values()
     }
 
     pub(super) fn inner_width(&self) -> usize {

@@ -41,8 +41,8 @@ pub(crate) fn feed_forward(
     masks: [Option<DropoutMask>; 2],
 ) -> Result<Tensor> {
     let (inner_width, width) = inner_layer.weight().dims2()?;
-    let weights =
-        Tensor::cat(&[&inner_layer.weight().flatten_all()?, &outer_layer.weight().flatten_all()?], 0)?;
+    let flat_weight = |layer: &Linear| Ok::<_, crate::Error>(layer.updated_weight()?.flatten_all()?);
+    let weights = Tensor::cat(&[flat_weight(inner_layer)?, flat_weight(outer_layer)?], 0)?;
     let biases = Tensor::cat(&[inner_layer.bias(), outer_layer.bias(), &norm.weight, &norm.bias], 0)?;
     apply3(FeedForward { rows: x.dim(0)?, width, inner_width, masks }, x, &weights, &biases)
 }

@@ -6,6 +6,7 @@ use candle_core::{Shape, Tensor};
 use candle_nn::{Init, Module, VarBuilder};
 use kernels::{Accumulate, Affine, Real, View, par_for, parts, parts_mut};
 
+use crate::layers::low_rank::{LowRank, LowRankConfig};
 use crate::layers::operation::{SliceOperation, apply3};
 use crate::{Error, Result, random, tensors};
 
@@ -19,6 +20,8 @@ const ELEMENTS_PER_TASK: usize = 1 << 14;
 pub struct Linear {
     weight: Tensor,
     bias: Tensor,
+    /// The update of an adapter; boxed, as few layers have one.
+    low_rank: Option<Box<LowRank>>,
 }
 
 impl Linear {
@@ -28,13 +31,15 @@ impl Linear {
     /// Errors of the builder `vb`.
     pub fn new(inputs: usize, outputs: usize, vb: &VarBuilder) -> Result<Self> {
         let weight = vb.get_with_hints((outputs, inputs), "weight", random::uniform(inputs))?;
-        Ok(Linear { weight, bias: vb.get_with_hints(outputs, "bias", Init::Const(0.0))? })
+        let bias = vb.get_with_hints(outputs, "bias", Init::Const(0.0))?;
+        Ok(Linear { weight, bias, low_rank: None })
     }
 
     /// Creates a layer without the parameter `bias`, which is a constant 0.
     pub(crate) fn without_bias(inputs: usize, outputs: usize, vb: &VarBuilder) -> Result<Self> {
         let weight = vb.get_with_hints((outputs, inputs), "weight", random::uniform(inputs))?;
-        Ok(Linear { weight, bias: Tensor::zeros(outputs, vb.dtype(), vb.device())? })
+        let bias = Tensor::zeros(outputs, vb.dtype(), vb.device())?;
+        Ok(Linear { weight, bias, low_rank: None })
     }
 
     /// Creates a layer as [`Self::new`] or, unless `has_bias`, [`Self::without_bias`].
@@ -47,12 +52,20 @@ impl Linear {
         if has_bias { Self::new(inputs, outputs, vb) } else { Self::without_bias(inputs, outputs, vb) }
     }
 
-    #[cfg(test)]
-    pub(crate) fn from_parts(weight: Tensor, bias: Tensor) -> Self {
-        Linear { weight, bias }
+    /// Adds the low-rank update of an adapter, if there is one.
+    pub(crate) fn with_low_rank(mut self, config: Option<LowRankConfig>, vb: &VarBuilder) -> Result<Self> {
+        let (outputs, inputs) = self.weight.dims2()?;
+        let low_rank = config.map(|config| LowRank::new(inputs, outputs, config, vb)).transpose()?;
+        self.low_rank = low_rank.map(Box::new);
+        Ok(self)
     }
 
-    /// Returns the weight, `[O, D]`.
+    #[cfg(test)]
+    pub(crate) fn from_parts(weight: Tensor, bias: Tensor) -> Self {
+        Linear { weight, bias, low_rank: None }
+    }
+
+    /// Returns the weight without the update of an adapter, `[O, D]`.
     pub fn weight(&self) -> &Tensor {
         &self.weight
     }
@@ -62,9 +75,19 @@ impl Linear {
         &self.bias
     }
 
+    /// Returns the weight with the update of an adapter, `[O, D]`.
+    pub(crate) fn updated_weight(&self) -> Result<Tensor> {
+        self.low_rank.as_ref().map_or(Ok(self.weight.clone()), |low_rank| low_rank.update(&self.weight))
+    }
+
+    /// Returns the number of values of the updated weight; 0 without an adapter.
+    pub(crate) fn updated_values(&self) -> usize {
+        if self.low_rank.is_some() { self.weight.elem_count() } else { 0 }
+    }
+
     /// Packs a copy of the layer for inference, with the same bits.
     pub(crate) fn pack(&self, name: &str) -> Result<decoding::AffineLayer> {
-        pack(name, &self.weight, &self.bias)
+        pack(name, &self.updated_weight()?, &self.bias)
     }
 
     /// Computes `y = x Wᵀ + b` over the last axis.
@@ -72,7 +95,7 @@ impl Linear {
     /// # Errors
     /// Those of [`linear()`].
     pub fn apply(&self, x: &Tensor) -> Result<Tensor> {
-        linear(x, &self.weight, &self.bias)
+        linear(x, &self.updated_weight()?, &self.bias)
     }
 
     /// Computes `y = max(0, x Wᵀ + b)` over the last axis.
@@ -80,7 +103,7 @@ impl Linear {
     /// # Errors
     /// Those of [`linear()`].
     pub(crate) fn apply_relu(&self, x: &Tensor) -> Result<Tensor> {
-        linear_with_relu(x, &self.weight, &self.bias, true)
+        linear_with_relu(x, &self.updated_weight()?, &self.bias, true)
     }
 }
 

@@ -130,10 +130,11 @@ impl<Op: SliceOperation<3>, F: Real + WithDType> CustomOp3 for OperationNode<Op,
                 })
             })
         })?;
-        let dx = is_input_needed.then(|| tensors::from_vec(dx, x.shape().clone())).transpose()?;
-        let (dw, db) =
-            (tensors::from_vec(dw, weight.shape().clone())?, tensors::from_vec(db, bias.shape().clone())?);
-        Ok((dx, Some(dw), Some(db)))
+        // Candle would keep the gradients of frozen arguments until the end of the pass.
+        let gradient = |argument: &Tensor, values: Vec<F>| {
+            argument.track_op().then(|| tensors::from_vec(values, argument.shape().clone())).transpose()
+        };
+        Ok((gradient(x, dx)?, gradient(weight, dw)?, gradient(bias, db)?))
     }
 }
 

@@ -1,5 +1,6 @@
 //! Tests of the public API of the `model` crate: encoders, MLPerf's model, import and export.
 
+mod adapters;
 mod encoders;
 mod fuzzing;
 mod import;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use kernels::{AdamFactors, adam_update, par_for, parts, parts_mut};
 
 use super::moments::{ELEMENTS_PER_TASK, Moments};
-use super::{Optimizer, gradient_norm};
+use super::{Optimizer, RateFactors, gradient_norm};
 use crate::Result;
 use crate::optimizer::{ClipKind, OptimizerConfig};
 use model::checkpoint::Values;
@@ -19,10 +19,12 @@ use model::{Gradients, Parameters};
 /// w ← w - rate · (m / (1-β₁ᵗ) / (√(v / (1-β₂ᵗ)) + ε) + decay · w)
 /// ```
 /// g: gradient; m, v: first and second moment; w: weight; t: step from 1. Parameters with one axis,
-/// which are biases and scales, do not decay.
+/// which are biases and scales, do not decay. The rate of a parameter includes its factor of
+/// `optimizer.rates`.
 #[derive(Debug, Clone)]
 pub struct AdamW {
     config: OptimizerConfig,
+    factors: RateFactors,
     moments: Moments,
     steps: u64,
 }
@@ -30,7 +32,8 @@ pub struct AdamW {
 impl AdamW {
     /// Creates the optimizer with zero moments.
     pub fn new(parameters: &Parameters, config: &OptimizerConfig) -> Self {
-        AdamW { config: config.clone(), moments: Moments::new(parameters), steps: 0 }
+        let factors = RateFactors::new(&config.rates);
+        AdamW { config: config.clone(), factors, moments: Moments::new(parameters), steps: 0 }
     }
 }
 
@@ -57,20 +60,20 @@ impl Optimizer for AdamW {
         let OptimizerConfig { clip_norm, betas: [beta1, beta2], eps, weight_decay, .. } = self.config;
         let clip = if clip_norm > 0.0 && norm > clip_norm { clip_norm / norm } else { 1.0 };
         let steps = i32::try_from(self.steps).unwrap_or(i32::MAX);
-        let factors = AdamFactors {
+        let factors = |rate: f64, decay: f64| AdamFactors {
             scale: clip as f32,
             beta1: beta1 as f32,
             beta2: beta2 as f32,
             rate: (rate / (1.0 - beta1.powi(steps))) as f32,
             correction2: (1.0 / (1.0 - beta2.powi(steps))) as f32,
             eps: eps as f32,
-            retention: 1.0,
+            retention: (1.0 - rate * decay) as f32,
         };
         for (name, variable) in parameters.iter_trained() {
             let Some(gradient) = gradients.get(name) else { continue };
             let (m, v) = self.moments.get_mut(name, variable.elem_count())?;
             let decay = if variable.rank() > 1 { weight_decay } else { 0.0 };
-            let factors = AdamFactors { retention: (1.0 - rate * decay) as f32, ..factors };
+            let factors = factors(self.factors.rate_of(name, rate), decay);
             super::update_in_place(variable, gradient, |w, g| {
                 let blocks = (
                     parts_mut(w, ELEMENTS_PER_TASK),

@@ -1,10 +1,12 @@
 //! `[optimizer]` of a recipe: optimizer, learning rate schedule, clipping, EMA.
+use std::collections::BTreeMap;
+
 use model::Result;
 use model::config::values::{check_non_negative, check_positive, ensure};
 use serde::{Deserialize, Serialize};
 
-use super::OptimizerKind;
 use super::clip::Clip;
+use super::{OptimizerKind, rates};
 
 /// `[optimizer]`: the optimizer and its learning rate schedule.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -67,6 +69,11 @@ pub struct OptimizerConfig {
     /// The average then forgets the initial weights.
     #[serde(default = "default_true")]
     pub ema_warmup: bool,
+    /// Factors on the learning rate of parameters or modules; the most specific name applies.
+    ///
+    /// As in `init.frozen`, `encoder.layers.0..4` are four layers.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub rates: BTreeMap<String, f64>,
 }
 
 impl OptimizerConfig {
@@ -91,6 +98,7 @@ impl OptimizerConfig {
             bias_correction: true,
             ema: 0.0,
             ema_warmup: true,
+            rates: BTreeMap::new(),
         }
     }
 }
@@ -167,6 +175,7 @@ impl OptimizerConfig {
             ensure("optimizer.betas", "numbers of at least 0, below 1", (0.0..1.0).contains(&beta), beta)?;
         }
         self.check_choices()?;
+        rates::check(&self.rates)?;
         ensure("optimizer.ema", "a number of at least 0, below 1", (0.0..1.0).contains(&ema), ema)
     }
 

@@ -8,18 +8,20 @@ use std::collections::BTreeMap;
 use kernels::{LambFactors, Real, items_mut, lamb_moments, lamb_update, par_for, parts, parts_mut};
 
 use super::moments::{ELEMENTS_PER_TASK, Moments};
-use super::{Clip, Optimizer, OptimizerConfig, gradient_norm};
+use super::{Clip, Optimizer, OptimizerConfig, RateFactors, gradient_norm};
 use crate::{Error, Result};
 use model::checkpoint::Values;
 use model::{Gradients, Parameters};
 
 /// LAMB over all parameters; [`LambStep`] has the formula.
 ///
-/// All tensors decay, including biases.
+/// All tensors decay, including biases. The rate of a parameter includes its factor of
+/// `optimizer.rates`.
 #[derive(Debug, Clone)]
 pub struct Lamb {
     config: LambConfig,
     clip: Clip,
+    factors: RateFactors,
     moments: Moments,
     steps: u64,
 }
@@ -27,7 +29,13 @@ pub struct Lamb {
 impl Lamb {
     /// Creates the optimizer with zero moments.
     pub fn new(parameters: &Parameters, config: LambConfig, clip: Clip) -> Self {
-        Lamb { config, clip, moments: Moments::new(parameters), steps: 0 }
+        Lamb { config, clip, factors: RateFactors::default(), moments: Moments::new(parameters), steps: 0 }
+    }
+
+    /// Sets factors on the learning rate of parameters or modules.
+    fn with_rates(mut self, rates: &BTreeMap<String, f64>) -> Self {
+        self.factors = RateFactors::new(rates);
+        self
     }
 }
 
@@ -39,7 +47,8 @@ pub(super) fn check(_: &OptimizerConfig) -> model::Result<()> {
 /// Creates the optimizer of a recipe.
 pub(super) fn build(config: &OptimizerConfig, parameters: &Parameters) -> Lamb {
     let OptimizerConfig { betas, eps, weight_decay, bias_correction, .. } = *config;
-    Lamb::new(parameters, LambConfig { betas, eps, weight_decay, bias_correction }, config.clip())
+    let lamb_config = LambConfig { betas, eps, weight_decay, bias_correction };
+    Lamb::new(parameters, lamb_config, config.clip()).with_rates(&config.rates)
 }
 
 impl Optimizer for Lamb {
@@ -53,6 +62,7 @@ impl Optimizer for Lamb {
         for (name, variable) in parameters.iter_trained() {
             let Some(gradient) = gradients.get(name) else { continue };
             let (m, v) = self.moments.get_mut(name, variable.elem_count())?;
+            let step = LambStep { rate: self.factors.rate_of(name, rate), ..step };
             super::update_in_place(variable, gradient, |w, g| step.update_tensor(true, w, g, m, v))??;
         }
         Ok(norm)

@@ -9,7 +9,7 @@ use toml::{Table, Value};
 use crate::{Error, Result};
 
 /// Sections that a recipe takes from the checkpoint if missing.
-const MODEL_SECTIONS: [&str; 5] = ["features", "encoder", "predictor", "joint", "loss"];
+const MODEL_SECTIONS: [&str; 6] = ["features", "encoder", "predictor", "joint", "loss", "adapter"];
 /// Keys of `[training]` that describe the model's loss.
 const TRAINING_KEYS: [&str; 3] = ["topology", "ctc_weight", "ctc_weight_end"];
 

@@ -1,5 +1,6 @@
 //! Tests of recipes, checkpoints and runs through the public interface of training.
 
+mod adapters;
 mod adapting;
 mod averages;
 mod bad_items;

@@ -9,6 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::ConformerEncoder;
 use crate::Result;
+use crate::config::AdapterConfig;
 use crate::config::values::{MAX_SMALL_COUNT, MAX_WIDTH, check_count, check_dropout, ensure};
 use crate::encoders::{BuildEncoder, Encoder, SubsamplingConfig};
 use crate::layers::attention::ChunkSizes;
@@ -146,5 +147,14 @@ impl BuildEncoder for ConformerEncoderConfig {
 
     fn build(&self, input_width: usize, vb: &VarBuilder) -> Result<Arc<dyn Encoder>> {
         Ok(Arc::new(ConformerEncoder::new(self, input_width, vb)?))
+    }
+
+    fn build_with_adapter(
+        &self,
+        input_width: usize,
+        adapter: &AdapterConfig,
+        vb: &VarBuilder,
+    ) -> Result<Arc<dyn Encoder>> {
+        Ok(Arc::new(ConformerEncoder::with_adapter(self, input_width, Some(adapter), vb)?))
     }
 }

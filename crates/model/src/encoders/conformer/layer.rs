@@ -8,6 +8,7 @@ use candle_core::Tensor;
 use candle_nn::{Init, VarBuilder};
 
 use super::ConformerEncoderConfig;
+use crate::config::{AdapterConfig, AdapterModule};
 use crate::encoders::feed_forward::{FeedForward, FeedForwardShape, RowDropout};
 use crate::layers::activations::{glu, silu};
 use crate::layers::attention;
@@ -56,12 +57,25 @@ pub(super) struct Convolution {
 }
 
 impl ConformerLayer {
-    pub(super) fn new(config: &ConformerEncoderConfig, vb: &VarBuilder) -> Result<Self> {
+    pub(super) fn new(
+        config: &ConformerEncoderConfig,
+        adapter: Option<&AdapterConfig>,
+        vb: &VarBuilder,
+    ) -> Result<Self> {
         let width = config.width;
         let norm = |name: &str| LayerNorm::new(width, &vb.pp(name));
         let linear = |name: &str, inputs: usize, outputs: usize| Linear::new(inputs, outputs, &vb.pp(name));
-        let feed_forward = FeedForwardShape { width, inner_width: config.feed_forward, has_bias: true };
-        let projection = |part: &str| linear(&format!("self_attn.linear_{part}"), width, width);
+        let low_rank = |module| adapter.and_then(|adapter| adapter.low_rank(module));
+        let feed_forward = FeedForwardShape {
+            width,
+            inner_width: config.feed_forward,
+            has_bias: true,
+            low_rank: low_rank(AdapterModule::FeedForward),
+        };
+        let projection = |part: &str| {
+            let vb = vb.pp(format!("self_attn.linear_{part}"));
+            Linear::new(width, width, &vb)?.with_low_rank(low_rank(AdapterModule::Attention), &vb)
+        };
         let depthwise = vb.pp("conv.depthwise_conv");
         let chunks = config.attention.chunks();
         Ok(ConformerLayer {
@@ -118,7 +132,7 @@ impl ConformerLayer {
     ///             gradients and scores of q|k|v
     /// ```
     /// W is the width of rows, F the inner width. Parameters are counted where operations
-    /// concatenate them or return their gradients.
+    /// concatenate them or return their gradients, and again where an adapter updates them.
     pub(super) fn footprint(&self, batch: usize, rows: usize) -> Footprint {
         let width = self.norm_out.bias.elem_count();
         let inner = self.feed_forward1.inner_width();
@@ -127,17 +141,25 @@ impl ConformerLayer {
         let scores =
             3 * attention::max_scores_in_memory(batch * self.attention.heads, rows, self.attention.chunks);
         let temporary = all_rows * (20 * width + 4 * inner) + 7 * width * inner + 12 * width * width + scores;
+        let updated = self.attention.updated_values()
+            + self.feed_forward1.updated_values()
+            + self.feed_forward2.updated_values();
         // 21 W values, and the bytes of two masks: at most W + F / 2 values.
         let saved_per_row = 22 * width + inner.div_ceil(2);
-        footprint::from_values(all_rows * saved_per_row + parameters, temporary)
+        footprint::from_values(all_rows * saved_per_row + parameters + updated, temporary + updated)
     }
 }
 
 impl SelfAttention {
+    /// Returns the number of values of updated weights; 0 without an adapter.
+    fn updated_values(&self) -> usize {
+        self.projections.iter().chain([&self.out]).map(Linear::updated_values).sum()
+    }
+
     /// Concatenates weights `[3W, W]` and biases `[3W]` of q, k and v.
     pub(super) fn concatenate_qkv(&self) -> Result<[Tensor; 2]> {
         let [q, k, v] = &self.projections;
-        let weight = Tensor::cat(&[q.weight(), k.weight(), v.weight()], 0)?;
+        let weight = Tensor::cat(&[q.updated_weight()?, k.updated_weight()?, v.updated_weight()?], 0)?;
         Ok([weight, Tensor::cat(&[q.bias(), k.bias(), v.bias()], 0)?])
     }
 

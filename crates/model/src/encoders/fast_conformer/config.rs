@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::attention_limits::AttentionLimits;
 use super::{FastConformerEncoder, PackedFastConformer};
 use crate::Result;
+use crate::config::AdapterConfig;
 use crate::config::values::{MAX_SMALL_COUNT, MAX_WIDTH, check_count, check_dropout, ensure};
 use crate::encoders::{BuildEncoder, Encoder, InferenceEncoder, NumberFormat, ReadTensor};
 
@@ -116,6 +117,15 @@ impl BuildEncoder for FastConformerEncoderConfig {
 
     fn build(&self, input_width: usize, vb: &VarBuilder) -> Result<Arc<dyn Encoder>> {
         Ok(Arc::new(FastConformerEncoder::new(self, input_width, vb)?))
+    }
+
+    fn build_with_adapter(
+        &self,
+        input_width: usize,
+        adapter: &AdapterConfig,
+        vb: &VarBuilder,
+    ) -> Result<Arc<dyn Encoder>> {
+        Ok(Arc::new(FastConformerEncoder::with_adapter(self, input_width, Some(adapter), vb)?))
     }
 
     fn pack(

@@ -8,6 +8,7 @@ use candle_core::Tensor;
 use candle_nn::{Init, VarBuilder};
 
 use super::{AttentionLimits, ConvolutionNorm, FastConformerEncoderConfig};
+use crate::config::{AdapterConfig, AdapterModule};
 use crate::encoders::feed_forward::{FeedForward, FeedForwardShape, RowDropout};
 use crate::layers::activations::{glu, silu};
 use crate::layers::batch_norm::BatchNorm;
@@ -74,12 +75,17 @@ pub(super) struct RelativePositions {
 }
 
 impl FastConformerLayer {
-    pub(super) fn new(config: &FastConformerEncoderConfig, vb: &VarBuilder) -> Result<Self> {
+    pub(super) fn new(
+        config: &FastConformerEncoderConfig,
+        adapter: Option<&AdapterConfig>,
+        vb: &VarBuilder,
+    ) -> Result<Self> {
         let (width, has_bias) = (config.width, config.bias);
-        let feed_forward = FeedForwardShape { width, inner_width: config.feed_forward, has_bias };
+        let low_rank = adapter.and_then(|adapter| adapter.low_rank(AdapterModule::FeedForward));
+        let feed_forward = FeedForwardShape { width, inner_width: config.feed_forward, has_bias, low_rank };
         Ok(FastConformerLayer {
             feed_forward1: FeedForward::new(1, feed_forward, vb)?,
-            attention: SelfAttention::new(config, vb)?,
+            attention: SelfAttention::new(config, adapter, vb)?,
             convolution: Convolution::new(config, vb)?,
             feed_forward2: FeedForward::new(2, feed_forward, vb)?,
             norm_out: LayerNorm::new(width, &vb.pp("norm_out"))?,
@@ -112,7 +118,7 @@ impl FastConformerLayer {
     ///             scores of attention: q|k|v and positions, each by heads and in rows
     /// ```
     /// W is the width of rows, F the inner width. Parameters are counted where operations
-    /// concatenate them or return their gradients.
+    /// concatenate them or return their gradients, and again where an adapter updates them.
     pub(super) fn footprint(&self, batch: usize, rows: usize, limits: AttentionLimits) -> Footprint {
         let width = self.norm_out.bias.elem_count();
         let inner = self.feed_forward1.inner_width();
@@ -124,18 +130,29 @@ impl FastConformerLayer {
         let positions = (batch + 4) * distances * width;
         let temporary =
             all_rows * (20 * width + 4 * inner) + 7 * width * inner + 14 * width * width + scores + positions;
+        let updated = self.attention.updated_values()
+            + self.feed_forward1.updated_values()
+            + self.feed_forward2.updated_values();
         // 21 W values, and the bytes of two masks: at most W + F / 2 values.
         let saved_per_row = 22 * width + inner.div_ceil(2);
-        footprint::from_values(all_rows * saved_per_row + distances * width + parameters, temporary)
+        let saved = all_rows * saved_per_row + distances * width + parameters + updated;
+        footprint::from_values(saved, temporary + updated)
     }
 }
 
 impl SelfAttention {
-    fn new(config: &FastConformerEncoderConfig, vb: &VarBuilder) -> Result<Self> {
+    fn new(
+        config: &FastConformerEncoderConfig,
+        adapter: Option<&AdapterConfig>,
+        vb: &VarBuilder,
+    ) -> Result<Self> {
         let FastConformerEncoderConfig { width, heads, bias, .. } = *config;
+        let low_rank = adapter.and_then(|adapter| adapter.low_rank(AdapterModule::Attention));
         let module = vb.pp("self_attn");
-        let projection =
-            |part: &str| Linear::with_optional_bias(width, width, bias, &module.pp(format!("linear_{part}")));
+        let projection = |part: &str| {
+            let vb = module.pp(format!("linear_{part}"));
+            Linear::with_optional_bias(width, width, bias, &vb)?.with_low_rank(low_rank, &vb)
+        };
         let head_width = width / heads.max(1);
         let position_bias = |name: &str| {
             module.get_with_hints((heads, head_width), &format!("pos_bias_{name}"), Init::Const(0.0))
@@ -150,10 +167,15 @@ impl SelfAttention {
         })
     }
 
+    /// Returns the number of values of updated weights; 0 without an adapter.
+    fn updated_values(&self) -> usize {
+        self.projections.iter().chain([&self.out]).map(Linear::updated_values).sum()
+    }
+
     /// Concatenates weights `[3W, W]` and biases `[3W]` of q, k and v.
     pub(super) fn concatenate_qkv(&self) -> Result<[Tensor; 2]> {
         let [q, k, v] = &self.projections;
-        let weight = Tensor::cat(&[q.weight(), k.weight(), v.weight()], 0)?;
+        let weight = Tensor::cat(&[q.updated_weight()?, k.updated_weight()?, v.updated_weight()?], 0)?;
         Ok([weight, Tensor::cat(&[q.bias(), k.bias(), v.bias()], 0)?])
     }
 
