@@ -16,6 +16,10 @@ pub(super) struct CoverageArguments {
     /// With --coverage: search gaps of at least this many seconds again [default: 0.3]
     #[arg(long, value_name = "SECONDS", value_parser = numbers::gap)]
     coverage_gap: Option<f64>,
+    /// With --coverage: speech up to this many seconds from a token belongs to its word. A smaller
+    /// value finds shorter gaps, and more false ones [default: 0.3]
+    #[arg(long, value_name = "SECONDS", value_parser = numbers::gap)]
+    coverage_tolerance: Option<f64>,
 }
 
 impl CoverageArguments {
@@ -24,18 +28,22 @@ impl CoverageArguments {
         self.coverage
     }
 
-    /// Fails for `--coverage-gap` without `--coverage`, and for both with streaming audio.
+    /// Fails for streaming audio, and for options without `--coverage`.
     pub(super) fn check(&self, is_streaming: bool) -> Result<()> {
-        let Self { coverage, coverage_gap } = self;
-        if is_streaming && *coverage {
+        if is_streaming && self.coverage {
             let (expected, found) = ("whole recordings", "streaming audio");
             return Err(Error::Unsupported { argument: "--coverage", expected, found });
         }
-        if coverage_gap.is_some() && !coverage {
-            let (expected, found) = ("--coverage", "none");
-            return Err(Error::Unsupported { argument: "--coverage-gap", expected, found });
+        let given = [
+            ("--coverage-gap", self.coverage_gap.is_some()),
+            ("--coverage-tolerance", self.coverage_tolerance.is_some()),
+        ];
+        match given.into_iter().find(|(_, is_given)| *is_given && !self.coverage) {
+            None => Ok(()),
+            Some((argument, _)) => {
+                Err(Error::Unsupported { argument, expected: "--coverage", found: "none" })
+            }
         }
-        Ok(())
     }
 
     /// Adds the coverage to a transcription, if requested.
@@ -49,8 +57,11 @@ impl CoverageArguments {
             return Ok(transcription);
         }
         let default = CoverageOptions::default();
-        let search_seconds = self.coverage_gap.unwrap_or(default.search_seconds);
-        recognizer.cover(audio, transcription, &CoverageOptions { search_seconds, ..default })
+        let options = CoverageOptions {
+            search_seconds: self.coverage_gap.unwrap_or(default.search_seconds),
+            tolerance_seconds: self.coverage_tolerance.unwrap_or(default.tolerance_seconds),
+        };
+        recognizer.cover(audio, transcription, &options)
     }
 }
 

@@ -33,13 +33,13 @@ fn seconds_of(coverage: &Value, kind: &str) -> f64 {
 fn lost_words_are_recovered_in_all_formats() {
     let toy = trained_corpus();
     let folder = toy.path("");
-    let loud = || read_samples(&toy, "5.wav", 1);
+    let loud = || read_samples(&toy, "2.wav", 1);
     let pause = vec![0; RATE as usize / 2];
     // 42 dB below the other words.
-    let quiet = read_samples(&toy, "2.wav", 128);
+    let quiet = read_samples(&toy, "1.wav", 128);
     let samples = [pause.clone(), loud(), pause.clone(), quiet, pause, loud()].concat();
     write_wav(&toy.path("call.wav"), RATE, &samples);
-    let expected = "high middle low low middle high middle high middle low low";
+    let expected = "middle high middle high low middle high middle";
     let run = |arguments: &[&str]| {
         let all = [&["transcribe", CHECKPOINT, "call.wav"][..], arguments].concat();
         run_command(panda(&folder, &all))
@@ -48,7 +48,7 @@ fn lost_words_are_recovered_in_all_formats() {
     assert_eq!((code, err.as_str()), (Some(0), ""));
     assert_ne!(out, format!("call.wav: {expected}\n"), "the ordinary search loses no words");
 
-    let covered = ["--coverage", "--coverage-gap", "0.15"];
+    let covered = ["--coverage", "--coverage-gap", "0.15", "--coverage-tolerance", "0.15"];
     let (code, out, err) = run(&covered);
     assert_eq!((code, out), (Some(0), format!("call.wav: {expected}\n")), "{err}");
     assert!(err.starts_with("note: call.wav: the second search recovered "), "{err}");
@@ -62,7 +62,7 @@ fn lost_words_are_recovered_in_all_formats() {
         assert!(
             (coverage["duration"].as_f64().unwrap() - samples.len() as f64 / f64::from(RATE)).abs() < 1e-9
         );
-        assert!(seconds_of(coverage, "words") > 1.0 && seconds_of(coverage, "silence") > 1.0, "{coverage}");
+        assert!(seconds_of(coverage, "words") > 0.1 && seconds_of(coverage, "silence") > 1.0, "{coverage}");
         assert_eq!(line["text"], expected, "{long:?}");
         assert!(seconds_of(coverage, "recovered") > 0.1, "{long:?} {coverage}");
         let words = line["words"].as_array().unwrap().iter();
@@ -104,6 +104,7 @@ fn remaining_gaps_are_notes_and_invalid_arguments_errors() {
             "--coverage: expected whole recordings, found streaming audio",
         ),
         (&["-", "--coverage"], "--coverage: expected whole recordings, found streaming audio"),
+        (&["0.wav", "--coverage-tolerance", "1"], "--coverage-tolerance: expected --coverage, found none"),
         (&["0.wav", "--coverage-gap", "1"], "--coverage-gap: expected --coverage, found none"),
         (&["0.wav", "--coverage", "--coverage-gap", "-1"], "expected a number of seconds from 0 to 3600"),
         (&["0.wav", "--coverage", "--coverage-gap", "NaN"], "expected a number of seconds from 0 to 3600"),

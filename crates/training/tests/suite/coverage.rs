@@ -18,7 +18,7 @@ const WORDS: [(&str, &str); 3] = [("low", "0.wav"), ("middle", "4.wav"), ("high"
 /// Number of recordings of the training set.
 const RECORDINGS: usize = 60;
 
-/// A model of words with pauses of different length, and the audio of each word.
+/// A model of words with pauses, and the audio of each word.
 struct PauseModel {
     clips: Vec<Vec<i16>>,
     checkpoint: Vec<u8>,
@@ -87,7 +87,9 @@ fn silence(seconds: f64) -> Vec<f32> {
     vec![0.0; (seconds * f64::from(RATE)) as usize]
 }
 
-/// The words of a text at a level below that of training, each followed by 0.1 s of silence.
+/// The words of a text, quieter than in training.
+///
+/// Each word is followed by 0.1 s of silence.
 fn say(text: &str, decibels: f32) -> Vec<f32> {
     let gain = 10f32.powf(-decibels / 20.0) / 32_768.0;
     let clip = |word: &str| {
