@@ -43,7 +43,8 @@ pub(crate) fn word_ranges(tokenizer: &Tokenizer, labels: &[u32]) -> Vec<Range<us
 pub(crate) fn join_words<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
     words.into_iter().fold(String::new(), |mut text, word| {
         let is_unspaced = |letter: Option<char>| letter.is_some_and(is_of_unspaced_script);
-        if !text.is_empty() && !(is_unspaced(text.chars().last()) && is_unspaced(word.chars().next())) {
+        let is_joined = is_unspaced(text.chars().last()) && is_unspaced(word.chars().next());
+        if !text.is_empty() && !is_joined {
             text.push(' ');
         }
         text + word

@@ -1,9 +1,10 @@
 //! Tests of the coverage of a recording and of the second search.
-use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 
+use decoding::{BeamKind, BeamOptions, ClassScores, CtcBeamOptions, Fusion, GreedyOptions};
 use recognizer::{
-    Coverage, CoverageKind, CoverageOptions, GapStatus, Recognizer, Transcription, WindowConfig,
+    Coverage, CoverageKind, CoverageOptions, GapStatus, Recognizer, SearchConfig, Transcription, WindowConfig,
 };
 use speech::Audio;
 use training::{StartMode, train};
@@ -235,6 +236,52 @@ fn removed_words_are_found_again() {
     let after = recognizer.cover(&recording, chunked.clone(), &OPTIONS).unwrap();
     checked(&recording, &chunked, &after);
     assert_eq!(after.text, complete.text, "chunks: {}", chunked.text);
+}
+
+#[test]
+fn a_word_with_a_late_label_is_not_found_twice() {
+    let recognizer = &model().recognizer();
+    let parts = ["high", "low", "middle", "high"].map(|word| [silence(0.4), say(word, 0.0)].concat());
+    let recording = audio(&parts);
+    let complete = recognizer.transcribe(&recording).unwrap();
+    assert_eq!(complete.text, "high low middle high");
+    for index in 0..complete.words.len() {
+        let mut late = complete.clone();
+        let (word, token) = (&mut late.words[index], &mut late.tokens[index]);
+        [&mut word.start, &mut word.end, &mut token.start, &mut token.end]
+            .into_iter()
+            .for_each(|time| *time += 0.45);
+        let after = recognizer.cover(&recording, late.clone(), &OPTIONS).unwrap();
+        let coverage = checked(&recording, &late, &after);
+        assert_eq!(after.text, complete.text, "{index}");
+        // The sound without a label near it remains a gap.
+        assert_eq!(coverage.gaps.len(), 1, "{index} {coverage:?}");
+    }
+}
+
+#[test]
+fn every_search_recovers_words() {
+    let beam = BeamOptions { kind: BeamKind::Modified, ..BeamOptions::default() };
+    let ctc_beam = CtcBeamOptions::default();
+    let scores = || Arc::new(ClassScores::new(vec![0.0; model().recognizer().model().classes()]).unwrap());
+    // Fusion adds the greedy search of the model only, which the silence filter uses.
+    let fusion = vec![Fusion { scorer: scores(), weight: 1.0 }];
+    for search in [
+        SearchConfig::Greedy(GreedyOptions { fusion, ..GreedyOptions::default() }),
+        SearchConfig::Beam(beam.clone()),
+        SearchConfig::BeamWithCtc { beam, weight: 0.3 },
+        SearchConfig::Ctc(None),
+        SearchConfig::Ctc(Some(ctc_beam)),
+    ] {
+        let with_search = || model().recognizer().with_search(search.clone()).unwrap();
+        let empty = Transcription::default();
+        let after = with_search().cover(&two_phrases(), empty.clone(), &OPTIONS).unwrap();
+        checked(&two_phrases(), &empty, &after);
+        assert_eq!(after.text, "low middle high middle", "{search:?}");
+        let strict = with_search().with_silence(1.0).unwrap();
+        let after = strict.cover(&two_phrases(), empty, &OPTIONS).unwrap();
+        assert_eq!(after.text, "", "{search:?}");
+    }
 }
 
 /// "low" from 0.3 to 0.5 s; "middle high middle" from 1.6 to 2.4 s.
