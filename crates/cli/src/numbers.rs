@@ -62,6 +62,11 @@ pub(crate) fn positive_seconds(text: &str) -> Result<f64, &'static str> {
     within("expected a number of seconds above 0, at most 3600", f64::MIN_POSITIVE..=3600.0)(text)
 }
 
+/// Parses the length of a gap in seconds.
+pub(crate) fn gap(text: &str) -> Result<f64, &'static str> {
+    within("expected a number of seconds from 0 to 3600", 0.0..=3600.0)(text)
+}
+
 /// Parses the length of a pause in seconds; 0 stands for none.
 pub(crate) fn pause(text: &str) -> Result<f64, &'static str> {
     within("expected a number from 0 to 1000000", 0.0..=1e6)(text)

@@ -1,4 +1,5 @@
 //! `panda transcribe CHECKPOINT AUDIO...`: transcribes files, or audio as it arrives.
+mod coverage;
 mod duration_histogram;
 mod stdin;
 mod streaming;
@@ -59,6 +60,8 @@ pub(crate) struct Args {
     long: LongArguments,
     #[command(flatten)]
     captions: CaptionArguments,
+    #[command(flatten)]
+    coverage: coverage::CoverageArguments,
     #[command(flatten)]
     streaming: streaming::StreamingArguments,
     #[command(flatten)]
@@ -132,6 +135,7 @@ pub(crate) fn run(mut arguments: Args) -> Result<ExitCode> {
     } else {
         arguments.streaming.expect_defaults()?;
     }
+    arguments.coverage.check(is_streaming)?;
     arguments.long.check()?;
     // Open the outputs before the model is loaded.
     let outputs = match is_streaming {
@@ -208,7 +212,10 @@ impl Transcriber<'_> {
             let mut short_recordings = Vec::new();
             let load_results: Vec<_> =
                 batch_indices.clone().map(|index| self.load(&files[index], &mut short_recordings)).collect();
-            let mut transcriptions = self.recognizer.transcribe_all(&short_recordings).into_iter();
+            let transcriptions = self.recognizer.transcribe_all(&short_recordings).into_iter();
+            let mut transcriptions = transcriptions.zip(&short_recordings).map(|(transcription, audio)| {
+                self.arguments.coverage.apply(self.recognizer, audio, transcription?)
+            });
             // Write the transcripts in the order of the files.
             for (index, load_result) in batch_indices.zip(load_results) {
                 let result = match load_result {
@@ -275,7 +282,7 @@ impl Transcriber<'_> {
             drop(samples);
             let chunks = open().map_err(|error| message(error.into()))?;
             let changes = chunks.changes().to_vec();
-            let transcription = recognizer.transcribe_chunks(chunks, long.window());
+            let transcription = self.transcribe_long(chunks, rate);
             let transcription = transcription.map_err(|error| match error {
                 // These errors contain the path.
                 error @ recognizer::Error::Model(model::Error::Speech(_)) => message(error),
@@ -288,11 +295,31 @@ impl Transcriber<'_> {
         Ok(LoadedRecording { long_transcription: None, changes })
     }
 
+    /// Transcribes a long recording in chunks; the coverage needs all of its samples in memory.
+    fn transcribe_long(
+        &self,
+        mut chunks: AudioChunks,
+        sample_rate: u32,
+    ) -> recognizer::Result<Transcription> {
+        let (recognizer, window) = (self.recognizer, self.arguments.long.window());
+        let coverage = &self.arguments.coverage;
+        if !coverage.is_given() {
+            return recognizer.transcribe_chunks(chunks, window);
+        }
+        let audio = Audio { samples: chunks.read_up_to(usize::MAX)?, sample_rate };
+        let chunks = audio.samples.chunks(sample_rate as usize).map(|chunk| Ok(chunk.to_vec()));
+        let transcription = recognizer.transcribe_chunks(chunks, window)?;
+        coverage.apply(recognizer, &audio, transcription)
+    }
+
     /// Writes a transcript to its file, or prints it.
     fn write(&mut self, index: usize, transcription: &Transcription) -> Result<()> {
         let path = &self.arguments.audio_files[index];
         if transcription.is_discarded {
             warnln!("note: {}: text was discarded as silence; --silence 0 keeps it", path.display());
+        }
+        if let Some(coverage) = &transcription.coverage {
+            coverage::print_notes(&path.display().to_string(), coverage);
         }
         let id = recording_id(path);
         if let Some(output) = self.outputs.files.remove(&index) {

@@ -408,7 +408,7 @@ fn system_error_kind(error: &recognizer::Error) -> Option<io::ErrorKind> {
 }
 
 fn transcript_tuple(transcription: Transcription) -> TranscriptTuple {
-    let Transcription { text, words, tokens, nbest, is_discarded } = transcription;
+    let Transcription { text, words, tokens, nbest, is_discarded, .. } = transcription;
     (
         text,
         words.into_iter().map(|word| (word.text, word.start, word.end, word.confidence)).collect(),

@@ -25,11 +25,13 @@
 //! | [`Recognizer::align`], [`Alignments`] | times of the words of given transcripts |
 //! | [`evaluate()`], [`Evaluation`], [`Score`] | error rates |
 //! | [`Transcription`], [`TranscriptFormat`] | texts with times, and their file formats |
+//! | [`Recognizer::cover`], [`Coverage`] | words, silence and gaps of a recording; the second search |
 //! | [`BadItems`] | excluded utterances, and recordings of another length |
 #![warn(missing_docs)]
 
 mod align;
 pub mod bad_items;
+mod coverage;
 mod error;
 mod evaluate;
 pub mod examples;
@@ -53,6 +55,10 @@ mod sentencepiece_bytes;
 pub use align::{AlignedUtterance, AlignedWord, Alignments, CtmUnit, TokenAlignment};
 pub use bad_items::{
     BadItems, DEFAULT_MAX_BAD, ExcludedUtterance, LengthMismatch, max_bad_count, unusable_texts,
+};
+pub use coverage::{
+    Coverage, CoverageGap, CoverageKind, CoverageOptions, CoverageSegment, CoverageShares, GapStatus,
+    RecoveredWord,
 };
 pub use error::{Error, Result};
 pub use evaluate::{Evaluation, evaluate};

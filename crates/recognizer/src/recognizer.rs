@@ -385,7 +385,7 @@ impl Recognizer {
     ///
     /// # Errors
     /// [`Error::Memory`].
-    fn expect_memory(&self, recordings: &[&Audio]) -> Result<()> {
+    pub(crate) fn expect_memory(&self, recordings: &[&Audio]) -> Result<()> {
         let longest = recordings.iter().map(|audio| audio.samples.len()).max().unwrap_or(0);
         let input = &self.model.config().input;
         let frames = self.front_end.frames(longest);

@@ -1,4 +1,6 @@
 //! The silence filter: discards texts that a model recognizes in silence or noise.
+use std::ops::Range;
+
 use decoding::DecodedToken;
 use speech::{Features, Tokenizer};
 
@@ -35,7 +37,7 @@ pub(crate) fn is_silence(
     if min_posterior <= 0.0 || result.best.labels.is_empty() {
         return false;
     }
-    if features.data.iter().all(|x| x.abs() <= MAX_FLAT_DEVIATION) {
+    if is_flat(features) {
         return true;
     }
     let evidence = match &result.unfused {
@@ -43,6 +45,11 @@ pub(crate) fn is_silence(
         None => max_word_posterior(tokenizer, &result.best.labels),
     };
     evidence < min_posterior
+}
+
+/// Returns whether features are constant over time.
+pub(crate) fn is_flat(features: &Features) -> bool {
+    features.data.iter().all(|x| x.abs() <= MAX_FLAT_DEVIATION)
 }
 
 /// Returns the posterior that is evidence of speech in the unfused result.
@@ -57,20 +64,34 @@ pub(crate) fn speech_evidence(tokenizer: &Tokenizer, unfused: &UnfusedResult) ->
 ///
 /// Returns 0 without words.
 pub(crate) fn max_word_posterior(tokenizer: &Tokenizer, labels: &[DecodedToken]) -> f64 {
+    let posteriors = word_parts(tokenizer, labels).into_iter().map(|part| part_posterior(&labels[part]));
+    posteriors.fold(0.0, f64::max)
+}
+
+/// Returns the label ranges of words; in scripts without spaces, every token is a word.
+pub(crate) fn word_parts(tokenizer: &Tokenizer, labels: &[DecodedToken]) -> Vec<Range<usize>> {
     let ids: Vec<u32> = labels.iter().map(|label| label.label).collect();
     let names = tokenizer.tokens();
     let is_separate_word =
         |label: &DecodedToken| names[label.label as usize].chars().any(is_of_unspaced_script);
-    let posterior = |word: &[DecodedToken]| word.iter().map(|label| label.log_prob).sum::<f64>().exp();
-    let max_part_posterior = |word: std::ops::Range<usize>| {
-        let parts = labels[word].chunk_by(|a, b| !is_separate_word(a) && !is_separate_word(b));
-        parts.map(posterior).fold(0.0, f64::max)
-    };
-    word_ranges(tokenizer, &ids).into_iter().map(max_part_posterior).fold(0.0, f64::max)
+    let mut parts = Vec::new();
+    for word in word_ranges(tokenizer, &ids) {
+        let mut start = word.start;
+        for part in labels[word].chunk_by(|a, b| !is_separate_word(a) && !is_separate_word(b)) {
+            parts.push(start..start + part.len());
+            start += part.len();
+        }
+    }
+    parts
+}
+
+/// Returns the product of the posteriors of labels.
+pub(crate) fn part_posterior(labels: &[DecodedToken]) -> f64 {
+    labels.iter().map(|label| label.log_prob).sum::<f64>().exp()
 }
 
 /// Returns whether a letter is of a script without spaces between words.
-fn is_of_unspaced_script(letter: char) -> bool {
+pub(crate) fn is_of_unspaced_script(letter: char) -> bool {
     matches!(letter,
         '\u{0e00}'..='\u{109f}' // Thai, Lao, Tibetan, Burmese
         | '\u{1780}'..='\u{17ff}' // Khmer

@@ -10,6 +10,7 @@ pub use captions::CaptionOptions;
 pub use formats::{TranscriptFormat, TranscriptionWriter};
 
 use crate::Result;
+use crate::coverage::Coverage;
 use crate::search::SearchResult;
 use crate::words::{WORD_MARK, word_ranges};
 
@@ -44,6 +45,9 @@ pub struct TimedWord {
     pub end: f64,
     /// Confidence aggregated over its tokens.
     pub confidence: f64,
+    /// Whether a second search of a gap found it ([`Recognizer::cover`](crate::Recognizer::cover)).
+    #[serde(rename = "recovered", default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_recovered: bool,
 }
 
 /// A text with the times of its words and tokens.
@@ -65,6 +69,9 @@ pub struct Transcription {
     /// Duplicates are removed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nbest: Vec<RankedText>,
+    /// The contents of every second of the recording, if requested.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub coverage: Option<Coverage>,
 }
 
 /// One of the n-best texts.
@@ -87,7 +94,7 @@ impl Transcription {
         self
     }
 
-    /// Appends the next transcription of a recording; n-best texts are dropped.
+    /// Appends the next transcription of a recording; n-best texts and coverage are dropped.
     pub fn append(&mut self, next: Transcription) {
         if !self.text.is_empty() && !next.text.is_empty() {
             self.text.push(' ');
@@ -96,6 +103,7 @@ impl Transcription {
         self.words.extend(next.words);
         self.tokens.extend(next.tokens);
         self.nbest.clear();
+        self.coverage = None;
     }
 }
 
@@ -180,6 +188,7 @@ impl TranscriptionBuilder {
                 start: word_tokens[0].start,
                 end: word_tokens.iter().fold(0.0, |end, token| token.end.max(end)),
                 confidence: self.aggregate.combine(word_tokens.iter().map(|token| token.confidence)),
+                is_recovered: false,
             })
         };
         let words = word_ranges(tokenizer, &ids).into_iter().map(timed_word).collect::<Result<Vec<_>>>()?;

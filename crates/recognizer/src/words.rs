@@ -8,6 +8,8 @@ use std::ops::Range;
 use decoding::{TokenStyle, WordBoundaries};
 use speech::{Tokenizer, TokenizerKind};
 
+use crate::silence::is_of_unspaced_script;
+
 /// Marks word beginnings in tokens; see [`Tokenizer::tokens`].
 pub const WORD_MARK: char = '\u{2581}';
 
@@ -35,6 +37,18 @@ pub(crate) fn word_ranges(tokenizer: &Tokenizer, labels: &[u32]) -> Vec<Range<us
         is_inside = true;
     }
     words
+}
+
+/// Joins words with spaces, except between two words of scripts without spaces.
+pub(crate) fn join_words<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
+    words.into_iter().fold(String::new(), |mut text, word| {
+        let is_unspaced = |letter: Option<char>| letter.is_some_and(is_of_unspaced_script);
+        let is_joined = is_unspaced(text.chars().last()) && is_unspaced(word.chars().next());
+        if !text.is_empty() && !is_joined {
+            text.push(' ');
+        }
+        text + word
+    })
 }
 
 /// Returns 1 for each label of the tokenizer that begins a word, otherwise 0.
@@ -137,6 +151,12 @@ mod tests {
                 prop_assert!((score - expected as f32).abs() < 1e-3, "{kind:?} {score} {expected}");
             }
         }
+    }
+
+    #[test]
+    fn words_are_joined_as_their_scripts_require() {
+        assert_eq!(super::join_words(["ab", "c", "我们", "天气", "d"]), "ab c 我们天气 d");
+        assert_eq!(super::join_words([]), "");
     }
 
     #[test]

@@ -28,6 +28,7 @@
 //! | [`utterance`] | transcripts and the audio segments that they consist of |
 //! | [`audio`] | audio files, raw PCM, channels and sample rates |
 //! | [`features`] | log-mel features, presets of published front ends, streaming |
+//! | [`FrameEnergies`] | energies over the noise floor, and the speech in them |
 //! | [`mel`] | mel scales and filters |
 //! | [`wave`] | waveform augmentation: speed, reverberation, noise |
 //! | [`perturb`], [`augment`] | resampling and masking of features |
@@ -50,6 +51,7 @@ pub mod error_rate;
 mod feature_float;
 pub mod features;
 pub mod files;
+mod frame_energies;
 pub mod manifest;
 pub mod mel;
 pub mod memory;
@@ -77,6 +79,7 @@ pub use decode_cache::{clear_decode_cache, read_segment};
 pub use error::{Error, Result, is_system_error};
 pub use error_rate::{ErrorCounts, character_errors, characters, error_counts, word_errors, words};
 pub use features::{FeatureConfig, FeatureStream, Features, FrontEnd, Normalization, Preset, StackStream};
+pub use frame_energies::FrameEnergies;
 pub use manifest::{Manifest, read_manifest};
 pub use mel::{MelKind, MelScale};
 pub use perturb::Perturbation;

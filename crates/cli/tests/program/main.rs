@@ -7,6 +7,7 @@ mod average;
 mod bad_items;
 mod commands;
 mod conversion;
+mod coverage;
 mod decoding;
 #[path = "../../../speech/tests/suite/encoded.rs"]
 mod encoded;

@@ -119,7 +119,13 @@ mod tests {
 
     #[test]
     fn every_format_contains_the_words_and_their_times() {
-        let word = |text: &str, start, end| TimedWord { text: text.into(), start, end, confidence: 0.5 };
+        let word = |text: &str, start, end| TimedWord {
+            text: text.into(),
+            start,
+            end,
+            confidence: 0.5,
+            is_recovered: false,
+        };
         let transcription = Transcription {
             text: "hello you".into(),
             words: vec![word("hello", 0.25, 0.75), word("you", 3661.0, 3661.5)],

@@ -7,6 +7,7 @@ mod bad_items;
 mod batches;
 mod checkpoints;
 mod constants;
+mod coverage;
 mod ctc_models;
 mod custom_parts;
 mod encoders;

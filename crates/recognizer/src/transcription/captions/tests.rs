@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 
 fn word(text: &str, start: f64, end: f64) -> TimedWord {
-    TimedWord { text: text.into(), start, end, confidence: 1.0 }
+    TimedWord { text: text.into(), start, end, confidence: 1.0, is_recovered: false }
 }
 
 fn default_captions(words: &[TimedWord]) -> Vec<Caption> {
