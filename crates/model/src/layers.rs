@@ -12,4 +12,5 @@ pub(crate) mod linear;
 pub(crate) mod lstm;
 pub(crate) mod operation;
 pub(crate) mod ragged;
+pub(crate) mod recompute;
 pub(crate) mod relative_attention;

@@ -36,12 +36,15 @@ pub struct TrainingPass {
     /// Number of random streams that each utterance has used.
     used_streams: u64,
     hooks: Option<GradientHooks>,
+    /// True if layers save only their input for the backward pass.
+    recomputes: bool,
 }
 
 impl TrainingPass {
     /// Creates a pass over utterances, by index in the training set.
     pub fn new(seed: u64, epoch: u64, utterances: &[u64]) -> Self {
-        TrainingPass { seed, epoch, utterances: utterances.to_vec(), used_streams: 0, hooks: None }
+        let utterances = utterances.to_vec();
+        TrainingPass { seed, epoch, utterances, used_streams: 0, hooks: None, recomputes: false }
     }
 
     /// Sets hooks, to which the backward pass sends final gradients.
@@ -49,6 +52,28 @@ impl TrainingPass {
     pub fn with_gradient_hooks(mut self, hooks: Option<GradientHooks>) -> Self {
         self.hooks = hooks;
         self
+    }
+
+    /// Makes layers with recomputation save only their input.
+    ///
+    /// The backward pass computes them again, with the same dropout masks: memory of a layer at a
+    /// time, for the time of another forward pass.
+    ///
+    /// ```
+    /// use model::TrainingPass;
+    ///
+    /// let pass = TrainingPass::new(7, 0, &[0, 1]).with_recomputation(true);
+    /// assert_eq!(pass.utterances(), [0, 1]);
+    /// ```
+    #[must_use]
+    pub fn with_recomputation(mut self, recomputes: bool) -> Self {
+        self.recomputes = recomputes;
+        self
+    }
+
+    /// Returns true if layers save only their input for the backward pass.
+    pub fn recomputes(&self) -> bool {
+        self.recomputes
     }
 
     /// Returns the hooks, for operations that send gradients in their backward pass.

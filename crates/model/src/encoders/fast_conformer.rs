@@ -6,6 +6,8 @@ mod layer;
 mod subsampling;
 
 pub use attention_limits::AttentionLimits;
+use std::sync::Arc;
+
 use candle_core::{DType, Tensor};
 use candle_nn::VarBuilder;
 pub use config::{ConvolutionNorm, DepthwiseSubsamplingConfig, FastConformerEncoderConfig};
@@ -118,15 +120,30 @@ impl Encoder for FastConformerEncoder {
         }
         let longest = ragged.lengths().into_iter().max().unwrap_or(0);
         let distances = DistanceRange::new(attention, longest);
-        let positions =
-            RelativePositions { sinusoids: sinusoids(distances, width, x.dtype())?, limits: attention };
+        let sinusoids = sinusoids(distances, width, x.dtype())?;
+        let positions = Arc::new(RelativePositions { sinusoids, limits: attention });
         for layer in &self.layers {
-            x = layer.forward(&x, &ragged, &positions, pass.as_deref_mut())?;
+            let pass = pass.as_deref_mut();
+            x = match pass.as_ref().is_some_and(|pass| pass.recomputes()) {
+                true => layer.forward_recomputed(&x, &ragged, &positions, pass)?,
+                false => layer.forward(&x, &ragged, &positions, pass)?,
+            };
         }
         Ok((ragged.unpack(&x)?, ragged.lengths()))
     }
 
     fn bytes(&self, batch: usize, rows: usize, _: usize) -> Option<usize> {
+        Some(self.footprint(batch, rows, false))
+    }
+
+    fn recomputed_bytes(&self, batch: usize, rows: usize, _: usize) -> Option<usize> {
+        Some(self.footprint(batch, rows, true))
+    }
+}
+
+impl FastConformerEncoder {
+    /// Returns an upper bound of the bytes of a padded batch.
+    fn footprint(&self, batch: usize, rows: usize, recomputes: bool) -> usize {
         let FastConformerEncoderConfig { width, attention, .. } = self.config;
         let (mut total, rows) = self.subsampling.footprint(batch, rows);
         let values = batch * rows * width;
@@ -134,7 +151,10 @@ impl Encoder for FastConformerEncoder {
         total = footprint::chain(total, footprint::from_values(4 * values, 2 * values));
         let distances = DistanceRange::new(attention, rows).count();
         total = footprint::chain(total, footprint::from_values(distances * width, 0));
-        let layers = self.layers.iter().map(|layer| layer.footprint(batch, rows, attention));
-        Some(footprint::peak_bytes(layers.fold(total, footprint::chain)))
+        let layers = self.layers.iter().map(|layer| {
+            let layer = layer.footprint(batch, rows, attention);
+            if recomputes { footprint::recomputed(layer, values) } else { layer }
+        });
+        footprint::peak_bytes(layers.fold(total, footprint::chain))
     }
 }

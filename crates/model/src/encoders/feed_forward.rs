@@ -52,6 +52,14 @@ impl FeedForward {
         feed_forward(x, &self.norm, &self.linear1, &self.linear2, masks)
     }
 
+    /// Returns all parameters.
+    pub(super) fn parameters(&self) -> [&Tensor; 6] {
+        let Self { norm, linear1, linear2 } = self;
+        let [weight1, bias1, weight2, bias2] =
+            [linear1.weight(), linear1.bias(), linear2.weight(), linear2.bias()];
+        [&norm.weight, &norm.bias, weight1, bias1, weight2, bias2]
+    }
+
     pub(super) fn inner_width(&self) -> usize {
         self.linear1.bias().elem_count()
     }

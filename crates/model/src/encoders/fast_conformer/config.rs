@@ -114,6 +114,14 @@ impl BuildEncoder for FastConformerEncoderConfig {
         true
     }
 
+    fn dropout(&self) -> f32 {
+        self.dropout
+    }
+
+    fn recomputes(&self) -> bool {
+        true
+    }
+
     fn build(&self, input_width: usize, vb: &VarBuilder) -> Result<Arc<dyn Encoder>> {
         Ok(Arc::new(FastConformerEncoder::new(self, input_width, vb)?))
     }

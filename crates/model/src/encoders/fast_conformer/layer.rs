@@ -16,6 +16,7 @@ use crate::layers::footprint::{self, Footprint};
 use crate::layers::layer_norm::LayerNorm;
 use crate::layers::linear::linear;
 use crate::layers::ragged::Ragged;
+use crate::layers::recompute::recompute;
 use crate::layers::relative_attention::{self, DistanceRange, relative_attention};
 use crate::training_pass::TrainingPass;
 use crate::{Linear, Result, random};
@@ -101,6 +102,37 @@ impl FastConformerLayer {
         let x = (&x + dropout.apply(self.convolution.forward(&x, ragged)?)?)?;
         let x = self.feed_forward2.forward(&x, &mut dropout)?;
         self.norm_out.apply(&x)
+    }
+
+    /// Applies the layer as [`Self::forward`], and saves only `x`.
+    pub(super) fn forward_recomputed(
+        &self,
+        x: &Tensor,
+        ragged: &Arc<Ragged>,
+        positions: &Arc<RelativePositions>,
+        pass: Option<&mut TrainingPass>,
+    ) -> Result<Tensor> {
+        let (layer, ragged, positions) = (self.clone(), ragged.clone(), positions.clone());
+        recompute(x, &self.parameters(), pass, move |x, pass| layer.forward(x, &ragged, &positions, pass))
+    }
+
+    /// Returns all parameters.
+    fn parameters(&self) -> Vec<&Tensor> {
+        let Self { feed_forward1, attention, convolution, feed_forward2, norm_out, .. } = self;
+        let SelfAttention { norm: attention_norm, projections: [q, k, v], out, .. } = attention;
+        let SelfAttention { positions, position_biases, .. } = attention;
+        let Convolution { norm, pointwise1, depthwise, inner_norm, pointwise2, .. } = convolution;
+        let inner_norm = match inner_norm {
+            InnerNorm::Batch(norm) => [&norm.weight, &norm.bias],
+            InnerNorm::Layer(norm) => [&norm.weight, &norm.bias],
+        };
+        let norms = [attention_norm, norm, norm_out].into_iter().flat_map(|norm| [&norm.weight, &norm.bias]);
+        let linear_layers = [q, k, v, out, positions, pointwise1, pointwise2];
+        let mut all: Vec<&Tensor> =
+            linear_layers.into_iter().flat_map(|linear| [linear.weight(), linear.bias()]).collect();
+        all.extend(norms.chain(inner_norm).chain(position_biases).chain(depthwise));
+        all.extend([feed_forward1, feed_forward2].into_iter().flat_map(FeedForward::parameters));
+        all
     }
 
     /// Returns an upper bound of the memory of a padded batch.
