@@ -24,6 +24,7 @@
 //! | [`StreamingEncoder`], [`ChunkedEncoder`] | encoder rows of a stream, for causal models and others |
 //! | [`Recognizer::align`], [`Alignments`] | times of the words of given transcripts |
 //! | [`evaluate()`], [`Evaluation`], [`Score`] | error rates |
+//! | [`BatchEncoder`] | encoder rows of padded batches, for inference |
 //! | [`Transcription`], [`TranscriptFormat`] | texts with times, and their file formats |
 //! | [`BadItems`] | excluded utterances, and recordings of another length |
 #![warn(missing_docs)]
@@ -55,6 +56,7 @@ pub use align::{AlignedUtterance, AlignedWord, Alignments, CtmUnit, TokenAlignme
 pub use bad_items::{
     BadItems, DEFAULT_MAX_BAD, ExcludedUtterance, LengthMismatch, max_bad_count, unusable_texts,
 };
+pub use batch_encoder::BatchEncoder;
 pub use error::{Error, Result};
 pub use evaluate::{Evaluation, evaluate};
 pub use examples::{BatchSize, Example};
