@@ -34,6 +34,8 @@ pub struct Learner {
     config: OptimizerConfig,
     /// The memory plan, by which batches are split.
     plan: Option<RunPlan>,
+    /// True if the backward pass computes the encoder's layers again.
+    recomputes: bool,
     reduction: GradientReduction,
 }
 
@@ -71,7 +73,7 @@ impl Learner {
         };
         let objective = Box::new(LossSessions::new(model.config())?);
         let (config, reduction) = (config.clone(), GradientReduction::default());
-        Ok(Learner { model, objective, optimizer, ema, config, plan: None, reduction })
+        Ok(Learner { model, objective, optimizer, ema, config, plan: None, recomputes: false, reduction })
     }
 
     /// Replaces the objective that the model's configuration names.
@@ -84,6 +86,15 @@ impl Learner {
     /// Sets a memory plan: batches that exceed it are computed in parts.
     pub(crate) fn with_plan(mut self, plan: Option<RunPlan>) -> Self {
         self.plan = plan;
+        self
+    }
+
+    /// Sets whether the encoder's layers save only their input.
+    ///
+    /// See [`TrainingPass::with_recomputation`]; losses and gradients do not change.
+    #[must_use]
+    pub fn with_recomputation(mut self, recomputes: bool) -> Self {
+        self.recomputes = recomputes;
         self
     }
 
@@ -255,7 +266,7 @@ impl Learner {
         let utterances = || batch.ids.clone();
         let hooks = all_reduce_terms.and_then(|all_reduce_terms| gradients.hooks(all_reduce_terms));
         let pass = TrainingPass::new(config.seed, position.epoch, &batch.indices);
-        let mut pass = pass.with_gradient_hooks(hooks.clone());
+        let mut pass = pass.with_gradient_hooks(hooks.clone()).with_recomputation(self.recomputes);
         let losses = self.objective.losses(&self.model, batch, step_utterances, step, Some(&mut pass));
         let losses = losses.map_err(|error| match error {
             Error::Model(error) => match error.divergence() {
@@ -333,7 +344,10 @@ impl TrainingObjective for LossSessions {
         step: u64,
         pass: Option<&mut TrainingPass>,
     ) -> Result<Losses> {
-        Ok(model.losses(self, batch.labeled(), step_utterances, step, pass)?)
+        Ok(match batch.is_encoded {
+            false => model.losses(self, batch.labeled(), step_utterances, step, pass)?,
+            true => model.losses_from_encoder_rows(self, batch.labeled(), step_utterances, step, pass)?,
+        })
     }
 }
 

@@ -8,6 +8,7 @@ mod checkpoints;
 mod constants;
 mod ctc_models;
 mod custom_parts;
+mod encoder_cache;
 mod encoders;
 mod extending;
 mod fuzzing;
