@@ -20,8 +20,8 @@ use candle_nn::VarBuilder;
 
 pub use conformer::{AttentionKind, ChunkedAttention, ConformerEncoder};
 pub use fast_conformer::{
-    AttentionLimits, ConvolutionNorm, DepthwiseSubsamplingConfig, FastConformerEncoder, FastConformerStream,
-    PackedFastConformer,
+    AttentionLimits, BatchNormMode, ConvolutionNorm, DepthwiseSubsamplingConfig, FastConformerEncoder,
+    FastConformerStream, PackedFastConformer,
 };
 pub use inference_encoder::{EncodedRows, InferenceEncoder, ReadTensor};
 pub use kernels::packed::NumberFormat;

@@ -4,6 +4,7 @@ use kernels::{Real, items_mut, par_for};
 use rand::Rng;
 
 use crate::gradients::GradientHooks;
+use crate::layers::batch_norm::BatchStatistics;
 use crate::layers::ragged::Ragged;
 use crate::random::{Purpose, stream};
 use crate::tensors;
@@ -38,13 +39,16 @@ pub struct TrainingPass {
     hooks: Option<GradientHooks>,
     /// True if layers save only their input for the backward pass.
     recomputes: bool,
+    /// Statistics of trained batch norms.
+    statistics: Vec<BatchStatistics>,
 }
 
 impl TrainingPass {
     /// Creates a pass over utterances, by index in the training set.
     pub fn new(seed: u64, epoch: u64, utterances: &[u64]) -> Self {
         let utterances = utterances.to_vec();
-        TrainingPass { seed, epoch, utterances, used_streams: 0, hooks: None, recomputes: false }
+        let (hooks, statistics) = (None, Vec::new());
+        TrainingPass { seed, epoch, utterances, used_streams: 0, hooks, recomputes: false, statistics }
     }
 
     /// Sets hooks, to which the backward pass sends final gradients.
@@ -74,6 +78,19 @@ impl TrainingPass {
     /// Returns true if layers save only their input for the backward pass.
     pub fn recomputes(&self) -> bool {
         self.recomputes
+    }
+
+    /// Adds the statistics of a batch norm.
+    pub(crate) fn add_statistics(&mut self, statistics: BatchStatistics) {
+        self.statistics.push(statistics);
+    }
+
+    /// Removes and returns the statistics of trained batch norms.
+    ///
+    /// [`Parameters::update_statistics`](crate::Parameters::update_statistics) adds them to the
+    /// running statistics after a step.
+    pub fn take_statistics(&mut self) -> Vec<BatchStatistics> {
+        std::mem::take(&mut self.statistics)
     }
 
     /// Returns the hooks, for operations that send gradients in their backward pass.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
 use candle_nn::VarBuilder;
-pub use config::{ConvolutionNorm, DepthwiseSubsamplingConfig, FastConformerEncoderConfig};
+pub use config::{BatchNormMode, ConvolutionNorm, DepthwiseSubsamplingConfig, FastConformerEncoderConfig};
 pub use inference::{FastConformerStream, PackedFastConformer};
 use layer::{FastConformerLayer, RelativePositions};
 use subsampling::DepthwiseSubsampling;
@@ -31,7 +31,8 @@ use crate::{Result, tensors};
 /// x ← x + ½ feed_forward(x)
 /// x ← layer_norm(x)              and one in front of each module
 /// ```
-/// The norm of the convolution module is a layer norm, or a batch norm with constant statistics.
+/// The norm of the convolution module is a layer norm, or a batch norm: with constant statistics,
+/// or in training with those of the batch's rows without padding ([`BatchNormMode`]).
 /// Weights are those of NeMo, with its names and layouts; a trailing axis of length 1 is dropped.
 ///
 /// Dropout follows the subsampling, the first linear layer of a feed-forward module, and each
@@ -51,7 +52,7 @@ use crate::{Result, tensors};
 /// | `layers.N.self_attn.linear_pos`, without bias | `[W, W]` |
 /// | `layers.N.self_attn.pos_bias_u`, `pos_bias_v`: without `weight` and `bias` | `[H, W / H]` |
 /// | `layers.N.conv.pointwise_conv1`, `depthwise_conv`, `pointwise_conv2` | `[2W, W]`, `[W, k]`, `[W, W]` |
-/// | `layers.N.conv.batch_norm.running_mean`, `running_var`: constant, of a batch norm only | `[W]` |
+/// | `layers.N.conv.batch_norm.running_mean`, `running_var`: without gradients, of a batch norm only | `[W]` |
 ///
 /// Each name has a `weight` of this shape and a `bias`; without `bias` in the recipe, linear layers
 /// and convolutions of the layers have none. `conv.batch_norm` is the name of both norms.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use candle_core::Tensor;
 use candle_nn::{Init, VarBuilder};
 
-use super::{AttentionLimits, ConvolutionNorm, FastConformerEncoderConfig};
+use super::{AttentionLimits, BatchNormMode, ConvolutionNorm, FastConformerEncoderConfig};
 use crate::encoders::feed_forward::{FeedForward, FeedForwardShape, RowDropout};
 use crate::layers::activations::{glu, silu};
 use crate::layers::batch_norm::BatchNorm;
@@ -99,7 +99,8 @@ impl FastConformerLayer {
         let mut dropout = RowDropout { pass, ragged, rate: self.dropout };
         let x = self.feed_forward1.forward(x, &mut dropout)?;
         let x = (&x + dropout.apply(self.attention.forward(&x, ragged, positions)?)?)?;
-        let x = (&x + dropout.apply(self.convolution.forward(&x, ragged)?)?)?;
+        let convolved = self.convolution.forward(&x, ragged, dropout.pass.as_deref_mut())?;
+        let x = (&x + dropout.apply(convolved)?)?;
         let x = self.feed_forward2.forward(&x, &mut dropout)?;
         self.norm_out.apply(&x)
     }
@@ -223,19 +224,22 @@ impl Convolution {
             depthwise: [depthwise.get_with_hints((width, kernel), "weight", random::uniform(kernel))?, bias],
             past_taps: if config.causal_convolution { kernel - 1 } else { kernel / 2 },
             inner_norm: match config.convolution_norm {
-                ConvolutionNorm::Batch => InnerNorm::Batch(BatchNorm::new(width, &norm)?),
+                ConvolutionNorm::Batch => {
+                    let is_trained = config.batch_norm == BatchNormMode::Trained;
+                    InnerNorm::Batch(BatchNorm::new(width, &norm)?.with_batch_statistics(is_trained))
+                }
                 ConvolutionNorm::Layer => InnerNorm::Layer(LayerNorm::new(width, &norm)?),
             },
             pointwise2: Linear::with_optional_bias(width, width, has_bias, &module.pp("pointwise_conv2"))?,
         })
     }
 
-    fn forward(&self, x: &Tensor, ragged: &Arc<Ragged>) -> Result<Tensor> {
+    fn forward(&self, x: &Tensor, ragged: &Arc<Ragged>, pass: Option<&mut TrainingPass>) -> Result<Tensor> {
         let gated = glu(&self.pointwise1.apply(&self.norm.apply(x)?)?)?;
         let [weight, bias] = &self.depthwise;
         let convolved = depthwise(&gated, ragged, weight, bias, self.past_taps)?;
         let normalized = match &self.inner_norm {
-            InnerNorm::Batch(norm) => norm.apply(&convolved)?,
+            InnerNorm::Batch(norm) => norm.forward(&convolved, pass)?,
             InnerNorm::Layer(norm) => norm.apply(&convolved)?,
         };
         self.pointwise2.apply(&silu(&normalized)?)
