@@ -22,7 +22,10 @@ use crate::run_plan::RunPlan;
 use crate::schedule::{StepPosition, learning_rate};
 use crate::{Error, Result};
 use model::checkpoint::Values;
-use model::{Divergence, GradientSum, GradientTerms, Gradients, LossSessions, Losses, Model, TrainingPass};
+use model::{
+    BatchStatistics, Divergence, GradientSum, GradientTerms, Gradients, LossSessions, Losses, Model,
+    TrainingPass,
+};
 use recognizer::bad_items::BadItems;
 
 /// A model, its objective, its optimizer and its moving average.
@@ -163,7 +166,8 @@ impl Learner {
 
     /// Computes the gradients of some batches of a step.
     ///
-    /// The step has `step_utterances` utterances in all processes together.
+    /// The step has `step_utterances` utterances in all processes together. Running statistics of
+    /// batch norms follow the steps of a [`Trainer`](crate::Trainer) only.
     ///
     /// # Errors
     /// Those of reading the batches; [`Error::Diverged`] if a score or a loss is not finite; errors
@@ -209,14 +213,14 @@ impl Learner {
         let (mut gradients, totals) =
             self.reduction.finish(group, reduction, gradient_sum, loss_sums, bad, seconds)?;
         // The mean is over the utterances that can be used.
-        let StepTotals { loss_sums, bad, .. } = &totals;
+        let StepTotals { loss_sums, bad, statistics, .. } = &totals;
         let is_partial = loss_sums.utterances > 0 && loss_sums.utterances < step_utterances as u64;
         if is_partial && !bad.excluded.is_empty() {
             for gradient in gradients.values_mut() {
                 *gradient = (&*gradient * (step_utterances as f64 / loss_sums.utterances as f64))?;
             }
         }
-        let norm = self.apply(&gradients, position)?;
+        let norm = self.apply_with_statistics(&gradients, statistics, position)?;
         Ok(FinishedStep { totals, norm, ids })
     }
 
@@ -294,6 +298,7 @@ impl Learner {
             return Err(Error::Diverged { step, what, found, utterances: utterances(), source });
         }
         // 3. The backward pass.
+        gradients.add_statistics(pass.take_statistics());
         gradients.backward(&mean_loss, hooks)?;
         let (utterances, audio_seconds) = (batch.labels.len() as u64, batch.audio_seconds);
         Ok(LossSums { utterances, skipped, loss, ctc_loss, simple_loss, audio_seconds })
@@ -306,8 +311,21 @@ impl Learner {
     /// # Errors
     /// Those of the optimizer.
     pub fn apply(&mut self, gradients: &Gradients, position: &StepPosition) -> Result<f64> {
+        self.apply_with_statistics(gradients, &[], position)
+    }
+
+    /// Updates weights, running statistics of batch norms, and the average of both.
+    fn apply_with_statistics(
+        &mut self,
+        gradients: &Gradients,
+        statistics: &[BatchStatistics],
+        position: &StepPosition,
+    ) -> Result<f64> {
         let rate = self.learning_rate(position);
         let norm = self.optimizer.step(self.model.parameters(), gradients, rate)?;
+        if norm.is_finite() {
+            self.model.parameters().update_statistics(statistics)?;
+        }
         if let Some(ema) = self.ema.as_mut().filter(|_| norm.is_finite()) {
             ema.update(position.step, self.model.parameters())?;
         }
