@@ -2,8 +2,8 @@
 use candle_core::{Device, Tensor};
 use kernels::packed::NumberFormat;
 use model::encoders::{
-    AttentionLimits, ConvolutionNorm, DepthwiseSubsamplingConfig, EncodedRows, Encoder, FastConformerEncoder,
-    FastConformerEncoderConfig, PackedFastConformer,
+    AttentionLimits, BatchNormMode, ConvolutionNorm, DepthwiseSubsamplingConfig, EncodedRows, Encoder,
+    FastConformerEncoder, FastConformerEncoderConfig, PackedFastConformer,
 };
 use model::{Error as ModelError, Parameters};
 
@@ -73,6 +73,7 @@ impl EncodeWork {
             other_attention: Vec::new(),
             causal_convolution: false,
             convolution_norm: ConvolutionNorm::Batch,
+            batch_norm: BatchNormMode::Frozen,
             bias: true,
             scale_input: false,
             dropout: 0.0,

@@ -21,8 +21,8 @@ use candle_nn::VarBuilder;
 
 pub use conformer::{AttentionKind, ChunkedAttention, ConformerEncoder};
 pub use fast_conformer::{
-    AttentionLimits, ConvolutionNorm, DepthwiseSubsamplingConfig, FastConformerEncoder, FastConformerStream,
-    PackedFastConformer,
+    AttentionLimits, BatchNormMode, ConvolutionNorm, DepthwiseSubsamplingConfig, FastConformerEncoder,
+    FastConformerStream, PackedFastConformer,
 };
 pub use inference_encoder::{EncodedRows, InferenceEncoder, ReadTensor};
 pub use kernels::packed::NumberFormat;
@@ -66,6 +66,13 @@ pub trait Encoder: Send + Sync {
         None
     }
 
+    /// Returns [`Self::bytes`] of passes with recomputation.
+    ///
+    /// See [`TrainingPass::with_recomputation`]; the default is for encoders without it.
+    fn recomputed_bytes(&self, batch: usize, rows: usize, width: usize) -> Option<usize> {
+        self.bytes(batch, rows, width)
+    }
+
     /// Returns a streaming encoder with a copy of the current weights.
     ///
     /// None, the default, if the encoder needs whole utterances.
@@ -93,6 +100,18 @@ pub trait BuildEncoder {
     /// Returns the number of encoder rows of an utterance of `input_rows` rows.
     fn output_rows(&self, input_rows: usize) -> usize {
         input_rows.div_ceil(self.reduction())
+    }
+
+    /// Returns the dropout rate in training.
+    fn dropout(&self) -> f32 {
+        0.0
+    }
+
+    /// Returns true if the layers support recomputation.
+    ///
+    /// See [`TrainingPass::with_recomputation`].
+    fn recomputes(&self) -> bool {
+        false
     }
 
     /// Returns true if the encoder subsamples single frames by convolutions.

@@ -19,7 +19,7 @@ use candle_core::backprop::GradStore;
 use candle_core::{Tensor, TensorId, Var};
 
 use crate::tensors::with_slice;
-use crate::{Parameters, Result};
+use crate::{BatchStatistics, Parameters, Result};
 
 /// Contiguous gradients by the names of their parameters.
 ///
@@ -35,6 +35,8 @@ pub struct GradientSum<'a> {
     parameters: &'a Parameters,
     sums: Gradients,
     sent: SentGradients,
+    /// Statistics of trained batch norms.
+    statistics: Vec<BatchStatistics>,
 }
 
 /// The gradients that a backward pass has sent.
@@ -80,7 +82,8 @@ impl GradientTerms {
 impl<'a> GradientSum<'a> {
     /// Creates a sum of no gradients.
     pub fn new(parameters: &'a Parameters) -> Self {
-        GradientSum { parameters, sums: Gradients::new(), sent: SentGradients::default() }
+        let (sums, sent, statistics) = (Gradients::new(), SentGradients::default(), Vec::new());
+        GradientSum { parameters, sums, sent, statistics }
     }
 
     /// Returns hooks for the last pass of a step, if allowed.
@@ -163,6 +166,18 @@ impl<'a> GradientSum<'a> {
     /// Parameters are in the order of their names.
     pub fn has_gradient(&self) -> Vec<bool> {
         self.parameters.iter_trained().map(|(name, _)| self.sums.contains_key(name)).collect()
+    }
+
+    /// Adds the statistics of a forward pass; see [`TrainingPass::take_statistics`].
+    ///
+    /// [`TrainingPass::take_statistics`]: crate::TrainingPass::take_statistics
+    pub fn add_statistics(&mut self, statistics: Vec<BatchStatistics>) {
+        self.statistics.extend(statistics);
+    }
+
+    /// Returns the statistics of trained batch norms, in order of batches.
+    pub fn statistics(&self) -> &[BatchStatistics] {
+        &self.statistics
     }
 
     /// Returns the sum.

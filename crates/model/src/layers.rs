@@ -13,4 +13,5 @@ pub(crate) mod low_rank;
 pub(crate) mod lstm;
 pub(crate) mod operation;
 pub(crate) mod ragged;
+pub(crate) mod recompute;
 pub(crate) mod relative_attention;

@@ -75,6 +75,7 @@ pub use export::export;
 pub use gradients::{GradientHooks, GradientSum, GradientTerms, Gradients, SentGradients};
 pub use import::{ImportOptions, ImportedModel, ImportedSource, Layout};
 pub use input::{InputConfig, RowsConfig, collate};
+pub use layers::batch_norm::BatchStatistics;
 pub use layers::linear::{Linear, linear};
 pub use layers::lstm::{Lstm, LstmState, LstmWeights, StreamingLstm, lstm};
 pub use losses::{LabeledRows, LossSessions, Losses};

@@ -151,13 +151,38 @@ impl Model {
         mut pass: Option<&mut TrainingPass>,
     ) -> Result<Losses> {
         let LabeledRows { rows, lengths, labels } = batch;
-        // Encoder, and the loss of a CTC head.
         let (encoded, lengths) = self.encoder.forward(rows, lengths, pass.as_deref_mut())?;
+        let encoded = LabeledRows { rows: &encoded, lengths: &lengths, labels };
+        self.losses_from_encoder_rows(sessions, encoded, step_utterances, step, pass)
+    }
+
+    /// Computes the losses of a batch as [`Self::losses`], from encoder rows.
+    ///
+    /// The encoder does not run. `batch.rows` are encoder rows `[B, T', W]` and `batch.lengths`
+    /// their numbers, as [`Encoder::forward`](crate::encoders::Encoder::forward) returns them.
+    ///
+    /// # Errors
+    /// Those of [`Self::losses`].
+    pub fn losses_from_encoder_rows(
+        &self,
+        sessions: &LossSessions,
+        batch: LabeledRows,
+        step_utterances: usize,
+        step: u64,
+        mut pass: Option<&mut TrainingPass>,
+    ) -> Result<Losses> {
+        let LabeledRows { rows: encoded, lengths, labels } = batch;
+        let (width, found) = (self.encoder.width(), encoded.dims().last().copied().unwrap_or(0));
+        if found != width {
+            return Err(Error::shape("rows", format!("encoder rows of width {width}"), found.to_string()));
+        }
+        let lengths = lengths.to_vec();
+        // The loss of a CTC head.
         let weights = vec![1.0 / step_utterances as f64; labels.len()];
         let ctc = match self.ctc_head() {
             Some(ctc) => {
                 let ctc_targets = Targets::new(self.blank(), lengths.clone(), labels.to_vec())?;
-                let ctc_input = HiddenTensors { hidden: &encoded, head: head_tensors(ctc) };
+                let ctc_input = HiddenTensors { hidden: encoded, head: head_tensors(ctc) };
                 let LossSum { sum, losses, .. } = sessions.ctc.sum(ctc_input, &ctc_targets, &weights)?;
                 Some((losses, sum))
             }
@@ -173,7 +198,7 @@ impl Model {
             }
             OutputModel::Lattice(gnat) => {
                 let batch = LatticeBatch::new(&lengths, labels)?;
-                let loss = gnat.loss_sum(batch.with_frames(&encoded), &weights)?;
+                let loss = gnat.loss_sum(batch.with_frames(encoded), &weights)?;
                 return Ok(Losses { transducer: loss.losses, simple: None, mean: loss.sum, ctc });
             }
         };
@@ -183,7 +208,7 @@ impl Model {
         let session = session.ok_or_else(|| Error::shape("sessions", "those of a transducer", "none"))?;
         let predicted = predictor.forward(labels, pass.as_deref_mut())?;
         let (joint_frames, joint_labels) =
-            (layers.encoder.apply(&encoded)?, layers.predictor.apply(&predicted)?);
+            (layers.encoder.apply(encoded)?, layers.predictor.apply(&predicted)?);
         let mut targets = self.targets(lengths, labels)?;
         let JointLayers { simple, .. } = layers;
         let rate = f64::from(self.config().joint_network()?.dropout);
@@ -208,7 +233,7 @@ impl Model {
             // The simple joiner's layers for encoder rows (am) and for predictor rows (lm).
             Some((am, lm)) => {
                 let simple = SimpleTensors {
-                    frames: &encoded,
+                    frames: encoded,
                     labels: &predicted,
                     am: head_tensors(am),
                     lm: head_tensors(lm),

@@ -4,6 +4,7 @@ use kernels::{Real, items_mut, par_for};
 use rand::Rng;
 
 use crate::gradients::GradientHooks;
+use crate::layers::batch_norm::BatchStatistics;
 use crate::layers::ragged::Ragged;
 use crate::random::{Purpose, stream};
 use crate::tensors;
@@ -36,12 +37,18 @@ pub struct TrainingPass {
     /// Number of random streams that each utterance has used.
     used_streams: u64,
     hooks: Option<GradientHooks>,
+    /// True if layers save only their input for the backward pass.
+    recomputes: bool,
+    /// Statistics of trained batch norms.
+    statistics: Vec<BatchStatistics>,
 }
 
 impl TrainingPass {
     /// Creates a pass over utterances, by index in the training set.
     pub fn new(seed: u64, epoch: u64, utterances: &[u64]) -> Self {
-        TrainingPass { seed, epoch, utterances: utterances.to_vec(), used_streams: 0, hooks: None }
+        let utterances = utterances.to_vec();
+        let (hooks, statistics) = (None, Vec::new());
+        TrainingPass { seed, epoch, utterances, used_streams: 0, hooks, recomputes: false, statistics }
     }
 
     /// Sets hooks, to which the backward pass sends final gradients.
@@ -49,6 +56,41 @@ impl TrainingPass {
     pub fn with_gradient_hooks(mut self, hooks: Option<GradientHooks>) -> Self {
         self.hooks = hooks;
         self
+    }
+
+    /// Makes layers with recomputation save only their input.
+    ///
+    /// The backward pass computes them again, with the same dropout masks: memory of a layer at a
+    /// time, for the time of another forward pass.
+    ///
+    /// ```
+    /// use model::TrainingPass;
+    ///
+    /// let pass = TrainingPass::new(7, 0, &[0, 1]).with_recomputation(true);
+    /// assert_eq!(pass.utterances(), [0, 1]);
+    /// ```
+    #[must_use]
+    pub fn with_recomputation(mut self, recomputes: bool) -> Self {
+        self.recomputes = recomputes;
+        self
+    }
+
+    /// Returns true if layers save only their input for the backward pass.
+    pub fn recomputes(&self) -> bool {
+        self.recomputes
+    }
+
+    /// Adds the statistics of a batch norm.
+    pub(crate) fn add_statistics(&mut self, statistics: BatchStatistics) {
+        self.statistics.push(statistics);
+    }
+
+    /// Removes and returns the statistics of trained batch norms.
+    ///
+    /// [`Parameters::update_statistics`](crate::Parameters::update_statistics) adds them to the
+    /// running statistics after a step.
+    pub fn take_statistics(&mut self) -> Vec<BatchStatistics> {
+        std::mem::take(&mut self.statistics)
     }
 
     /// Returns the hooks, for operations that send gradients in their backward pass.

@@ -3,6 +3,7 @@
 //! manifests or shards → [`UtteranceList`] or [`StreamedSet`] → [`TrainingSet`], which plans and
 //! augments batches → prefetched [`Batch`]es of the trainer.
 mod batch;
+mod encoder_cache;
 mod feature_cache;
 mod joined;
 mod prefetch;
@@ -15,6 +16,7 @@ use std::path::PathBuf;
 use speech::{Corpus, Utterance};
 
 pub use batch::Batch;
+pub(crate) use encoder_cache::EncoderCacheConfig;
 pub(crate) use joined::joined_utterances;
 pub(crate) use prefetch::{PREFETCHED_BATCHES, Prefetcher};
 pub(crate) use source::iter_utterances;

@@ -163,6 +163,16 @@ pub enum Error {
         /// The part.
         what: String,
     },
+    /// An encoder cache that is damaged, or of another run.
+    #[error("{}: expected {expected}, found {found}; remove the file to compute it again", path.display())]
+    EncoderCache {
+        /// The file.
+        path: PathBuf,
+        /// What is expected.
+        expected: String,
+        /// What was found.
+        found: Cow<'static, str>,
+    },
     /// An error in the contents of a file.
     #[error("{}: {source}", path.display())]
     Inside {

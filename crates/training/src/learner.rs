@@ -22,7 +22,10 @@ use crate::run_plan::RunPlan;
 use crate::schedule::{StepPosition, learning_rate};
 use crate::{Error, Result};
 use model::checkpoint::Values;
-use model::{Divergence, GradientSum, GradientTerms, Gradients, LossSessions, Losses, Model, TrainingPass};
+use model::{
+    BatchStatistics, Divergence, GradientSum, GradientTerms, Gradients, LossSessions, Losses, Model,
+    TrainingPass,
+};
 use recognizer::bad_items::BadItems;
 
 /// A model, its objective, its optimizer and its moving average.
@@ -34,6 +37,8 @@ pub struct Learner {
     config: OptimizerConfig,
     /// The memory plan, by which batches are split.
     plan: Option<RunPlan>,
+    /// True if the backward pass computes the encoder's layers again.
+    recomputes: bool,
     reduction: GradientReduction,
 }
 
@@ -74,7 +79,7 @@ impl Learner {
         };
         let objective = Box::new(LossSessions::new(model.config())?);
         let (config, reduction) = (config.clone(), GradientReduction::default());
-        Ok(Learner { model, objective, optimizer, ema, config, plan: None, reduction })
+        Ok(Learner { model, objective, optimizer, ema, config, plan: None, recomputes: false, reduction })
     }
 
     /// Replaces the objective that the model's configuration names.
@@ -87,6 +92,15 @@ impl Learner {
     /// Sets a memory plan: batches that exceed it are computed in parts.
     pub(crate) fn with_plan(mut self, plan: Option<RunPlan>) -> Self {
         self.plan = plan;
+        self
+    }
+
+    /// Sets whether the encoder's layers save only their input.
+    ///
+    /// See [`TrainingPass::with_recomputation`]; losses and gradients do not change.
+    #[must_use]
+    pub fn with_recomputation(mut self, recomputes: bool) -> Self {
+        self.recomputes = recomputes;
         self
     }
 
@@ -155,7 +169,8 @@ impl Learner {
 
     /// Computes the gradients of some batches of a step.
     ///
-    /// The step has `step_utterances` utterances in all processes together.
+    /// The step has `step_utterances` utterances in all processes together. Running statistics of
+    /// batch norms follow the steps of a [`Trainer`](crate::Trainer) only.
     ///
     /// # Errors
     /// Those of reading the batches; [`Error::Diverged`] if a score or a loss is not finite; errors
@@ -201,14 +216,14 @@ impl Learner {
         let (mut gradients, totals) =
             self.reduction.finish(group, reduction, gradient_sum, loss_sums, bad, seconds)?;
         // The mean is over the utterances that can be used.
-        let StepTotals { loss_sums, bad, .. } = &totals;
+        let StepTotals { loss_sums, bad, statistics, .. } = &totals;
         let is_partial = loss_sums.utterances > 0 && loss_sums.utterances < step_utterances as u64;
         if is_partial && !bad.excluded.is_empty() {
             for gradient in gradients.values_mut() {
                 *gradient = (&*gradient * (step_utterances as f64 / loss_sums.utterances as f64))?;
             }
         }
-        let norm = self.apply(&gradients, position)?;
+        let norm = self.apply_with_statistics(&gradients, statistics, position)?;
         Ok(FinishedStep { totals, norm, ids })
     }
 
@@ -258,7 +273,7 @@ impl Learner {
         let utterances = || batch.ids.clone();
         let hooks = all_reduce_terms.and_then(|all_reduce_terms| gradients.hooks(all_reduce_terms));
         let pass = TrainingPass::new(config.seed, position.epoch, &batch.indices);
-        let mut pass = pass.with_gradient_hooks(hooks.clone());
+        let mut pass = pass.with_gradient_hooks(hooks.clone()).with_recomputation(self.recomputes);
         let losses = self.objective.losses(&self.model, batch, step_utterances, step, Some(&mut pass));
         let losses = losses.map_err(|error| match error {
             Error::Model(error) => match error.divergence() {
@@ -286,6 +301,7 @@ impl Learner {
             return Err(Error::Diverged { step, what, found, utterances: utterances(), source });
         }
         // 3. The backward pass.
+        gradients.add_statistics(pass.take_statistics());
         gradients.backward(&mean_loss, hooks)?;
         let (utterances, audio_seconds) = (batch.labels.len() as u64, batch.audio_seconds);
         Ok(LossSums { utterances, skipped, loss, ctc_loss, simple_loss, audio_seconds })
@@ -298,8 +314,21 @@ impl Learner {
     /// # Errors
     /// Those of the optimizer.
     pub fn apply(&mut self, gradients: &Gradients, position: &StepPosition) -> Result<f64> {
+        self.apply_with_statistics(gradients, &[], position)
+    }
+
+    /// Updates weights, running statistics of batch norms, and the average of both.
+    fn apply_with_statistics(
+        &mut self,
+        gradients: &Gradients,
+        statistics: &[BatchStatistics],
+        position: &StepPosition,
+    ) -> Result<f64> {
         let rate = self.learning_rate(position);
         let norm = self.optimizer.step(self.model.parameters(), gradients, rate)?;
+        if norm.is_finite() {
+            self.model.parameters().update_statistics(statistics)?;
+        }
         if let Some(ema) = self.ema.as_mut().filter(|_| norm.is_finite()) {
             ema.update(position.step, self.model.parameters())?;
         }
@@ -336,7 +365,10 @@ impl TrainingObjective for LossSessions {
         step: u64,
         pass: Option<&mut TrainingPass>,
     ) -> Result<Losses> {
-        Ok(model.losses(self, batch.labeled(), step_utterances, step, pass)?)
+        Ok(match batch.is_encoded {
+            false => model.losses(self, batch.labeled(), step_utterances, step, pass)?,
+            true => model.losses_from_encoder_rows(self, batch.labeled(), step_utterances, step, pass)?,
+        })
     }
 }
 

@@ -75,7 +75,7 @@ pub use metrics::{LossSums, Metrics, peak_resident_bytes};
 pub use observer::{EpochReport, Observer, RunReport, StepReport};
 pub use recipe::Recipe;
 pub use run_folder::StartMode;
-pub use run_plan::{BatchShape, RunPlan, check_step_bytes, step_bytes};
+pub use run_plan::{BatchShape, EncoderPass, RunPlan, check_step_bytes, recomputed_step_bytes, step_bytes};
 pub use schedule::StepPosition;
 pub use train::{RunOutcome, train, train_with};
 pub use trainer::{CheckpointMetadata, Trainer, Validator};

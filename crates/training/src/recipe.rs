@@ -1,5 +1,6 @@
 //! Training recipes: all settings of a run in one TOML file.
 mod data;
+mod encoder_cache;
 mod from_model;
 mod run;
 
@@ -19,6 +20,8 @@ use speech::FeatureConfig;
 use crate::optimizer::OptimizerConfig;
 use crate::{Error, Result};
 pub use data::{AugmentConfig, DataConfig, TokenConfig};
+pub use encoder_cache::RowFormat;
+pub(crate) use encoder_cache::check_frozen_encoder;
 pub use run::{BatchConfig, CheckpointSelection, RunConfig, TrainingConfig};
 
 /// A recipe as read from its file.
@@ -191,7 +194,7 @@ impl Recipe {
     /// # Errors
     /// [`model::Error::RecipeValue`] for the first one outside its range.
     fn check(&self) -> model::Result<()> {
-        self.data.check()?;
+        self.data.check(self.training.run.cache_encoder.is_some())?;
         self.augment.check(self.data.stream)?;
         self.tokens.options().check().map_err(|error| setting_error("tokens", error))?;
         self.init.check()?;
@@ -200,7 +203,11 @@ impl Recipe {
         self.model_config().check()?;
         self.optimizer.check()?;
         self.batch.check()?;
-        self.training.run.check()
+        self.training.run.check()?;
+        let (recompute, is_supported) = (self.training.run.recompute, self.encoder.kind.recomputes());
+        let expected = "false, as this encoder.kind does not support it";
+        ensure("training.recompute", expected, !recompute || is_supported, recompute)?;
+        encoder_cache::check_constant_rows(self)
     }
 
     /// Returns the configuration of the model.

@@ -10,7 +10,8 @@
 //! evaluation              each rank recognizes some batches; all receive the transcripts
 //! ```
 //! The gradient of an utterance depends on no other utterance, so the sums are those of one process
-//! except for the order of their terms.
+//! except for the order of their terms. Trained batch norms are an exception: their statistics are
+//! those of the batch of a rank.
 use candle_core::{Tensor, Var};
 use distributed::{Pending, ProcessGroup, SharedError, first_error};
 use serde::{Deserialize, Serialize};
@@ -18,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::error_report::ErrorReport;
 use crate::metrics::LossSums;
 use crate::{Error, Result};
-use model::{GradientSum, GradientTerms, Gradients, Parameters, SentGradients};
+use model::{BatchStatistics, GradientSum, GradientTerms, Gradients, Parameters, SentGradients};
 use recognizer::bad_items::BadItems;
 
 /// Returns the batches of a step that a rank computes.
@@ -62,6 +63,8 @@ pub(crate) struct StepTotals {
     pub bad: BadItems,
     /// Seconds of each rank for its gradients.
     pub seconds: Vec<f64>,
+    /// Statistics of trained batch norms, those of rank 0 first.
+    pub statistics: Vec<BatchStatistics>,
 }
 
 /// The results of a step of one rank, apart from gradients.
@@ -74,6 +77,8 @@ struct RankStep {
     /// The bad items among the rank's utterances.
     bad: BadItems,
     seconds: f64,
+    /// Statistics of trained batch norms.
+    statistics: Vec<BatchStatistics>,
     /// Parameters whose gradients were sent during the backward pass, in this order.
     ///
     /// Empty once the order is known.
@@ -149,7 +154,8 @@ impl GradientReduction {
         seconds: f64,
     ) -> Result<(Gradients, StepTotals)> {
         let Some(StepReduction { terms, sums }) = reduction else {
-            let totals = StepTotals { loss_sums: loss_sums?, bad, seconds: vec![seconds] };
+            let statistics = gradients.statistics().to_vec();
+            let totals = StepTotals { loss_sums: loss_sums?, bad, seconds: vec![seconds], statistics };
             return Ok((gradients.into_gradients(), totals));
         };
         // 1. This rank's gradients are sent and the sums received.
@@ -171,8 +177,17 @@ impl GradientReduction {
         };
         let (has_gradient, is_incomplete) = (gradients.has_gradient(), *is_incomplete);
         let report = error.as_ref().map(Error::to_report);
-        let rank_step =
-            RankStep { error: report, has_gradient, loss_sums, bad, seconds, early, is_incomplete };
+        let statistics = gradients.statistics().to_vec();
+        let rank_step = RankStep {
+            error: report,
+            has_gradient,
+            loss_sums,
+            bad,
+            seconds,
+            statistics,
+            early,
+            is_incomplete,
+        };
         let rank_steps = group.all_gather(&rank_step)?;
         let reports = rank_steps.iter().map(|rank_step| rank_step.error.clone()).collect();
         first_error(group.rank(), reports, error.map_or(Ok(()), Err))?;
@@ -199,8 +214,12 @@ impl GradientReduction {
         let (mut loss_sums, mut bad) = (LossSums::default(), BadItems::default());
         rank_steps.iter().for_each(|rank_step| loss_sums += rank_step.loss_sums);
         let seconds = rank_steps.iter().map(|rank_step| rank_step.seconds).collect();
-        rank_steps.into_iter().for_each(|rank_step| bad.extend(rank_step.bad));
-        Ok((reduced, StepTotals { loss_sums, bad, seconds }))
+        let mut statistics = Vec::new();
+        for rank_step in rank_steps {
+            bad.extend(rank_step.bad);
+            statistics.extend(rank_step.statistics);
+        }
+        Ok((reduced, StepTotals { loss_sums, bad, seconds, statistics }))
     }
 
     /// Moves the parameters to the front whose gradients were sent early.

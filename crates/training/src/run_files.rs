@@ -26,6 +26,8 @@ pub(crate) const RUN_FILES: [&str; 8] = [
 pub(crate) const BAD_ITEMS_FILE: &str = "bad_items.json";
 /// Prefix and suffix of the epoch checkpoints, with the epoch between them.
 pub(crate) const EPOCH_CHECKPOINT_AFFIXES: [&str; 2] = ["epoch-", ".safetensors"];
+/// The encoder rows of the training set; a run reads those of an earlier one if they match.
+pub(crate) const ENCODER_CACHE_FILE: &str = "encoder.rows";
 /// The file that a training process locks.
 pub(crate) const LOCK_FILE: &str = ".lock";
 
@@ -40,7 +42,8 @@ pub(crate) fn is_file_of_run(file: &Path) -> bool {
     if is_event_file && folder.ends_with(EVENT_FOLDER) && folder.parent().is_some_and(is_run_folder) {
         return true;
     }
-    let mut fixed_names = RUN_FILES.iter().chain(&RECIPE_FILES).chain(&[LOCK_FILE, EVENT_FOLDER]);
+    let mut fixed_names =
+        RUN_FILES.iter().chain(&RECIPE_FILES).chain(&[LOCK_FILE, EVENT_FOLDER, ENCODER_CACHE_FILE]);
     let is_name_of_run = fixed_names.any(|fixed_name| *fixed_name == name)
         || parse_epoch_checkpoint_name(&name).is_some()
         // Earlier versions wrote event files directly into the run folder.

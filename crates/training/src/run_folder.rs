@@ -9,6 +9,7 @@
 //! | `tensorboard/` | the same and every tenth step for TensorBoard: one file for each start of the run, fresh or resumed |
 //! | `last.safetensors`, `best.safetensors` | checkpoints |
 //! | `epoch-N.safetensors` | checkpoints of the last `training.keep` epochs |
+//! | `encoder.rows` | encoder rows of the training set, with `training.cache_encoder` and without `data.cache` |
 //! | `.lock` | empty; locked while a process trains |
 //! | `bad_items.json` | bad items: excluded utterances, and recordings of another length than in their manifest; only if there are any |
 //! | `evaluation.json`, `SET.hypotheses.jsonl` | the final evaluation and its transcripts |
@@ -20,8 +21,8 @@ use speech::files::{self, FileLock, remove_temporary_files, write_atomically};
 use crate::events;
 use crate::metrics::Metrics;
 use crate::run_files::{
-    BAD_ITEMS_FILE, EPOCH_CHECKPOINT_AFFIXES, EVENT_FOLDER, LAST_CHECKPOINT, LOCK_FILE, RECIPE_FILES,
-    RUN_FILES, epoch_checkpoints, files_with_epochs, parse_epoch_checkpoint_name,
+    BAD_ITEMS_FILE, ENCODER_CACHE_FILE, EPOCH_CHECKPOINT_AFFIXES, EVENT_FOLDER, LAST_CHECKPOINT, LOCK_FILE,
+    RECIPE_FILES, RUN_FILES, epoch_checkpoints, files_with_epochs, parse_epoch_checkpoint_name,
 };
 use crate::{Error, Result};
 use model::checkpoint::{Checkpoint, Progress};
@@ -124,7 +125,8 @@ impl RunFolder {
         let checkpoints: Vec<PathBuf> =
             epoch_checkpoints(&self.path)?.into_iter().map(|(_, path)| path).collect();
         for input in inputs {
-            let fixed_outputs = RUN_FILES.iter().chain(&RECIPE_FILES).map(|name| self.file(name));
+            let names = RUN_FILES.iter().chain(&RECIPE_FILES).chain([&ENCODER_CACHE_FILE]);
+            let fixed_outputs = names.map(|name| self.file(name));
             for output in fixed_outputs.chain(checkpoints.iter().cloned()) {
                 if files::is_same_file(&output, input) {
                     return Err(Error::OutputIsInput { output, input: input.to_owned() });
@@ -167,7 +169,7 @@ impl RunFolder {
             let checkpoints = epochs.iter().map(|&(epoch, _)| self.epoch_checkpoint(epoch));
             RUN_FILES.iter().chain(&RECIPE_FILES).map(|name| self.file(name)).chain(checkpoints)
         };
-        for file in files() {
+        for file in files().chain([self.file(ENCODER_CACHE_FILE)]) {
             remove_temporary_files(&file)
                 .map_err(Error::io(&file, "remove temporary files of a killed run next to it"))?;
         }

@@ -42,7 +42,7 @@ const STEP_OVERHEAD_BYTES: usize = 4 << 20;
 pub struct BatchShape {
     /// Number of utterances.
     pub utterances: usize,
-    /// Input rows of the longest one.
+    /// Input rows of the longest one, or encoder rows from a cache.
     pub rows: usize,
     /// Labels of the longest one.
     pub labels: usize,
@@ -88,10 +88,12 @@ fn fixed_bytes(model: &Model) -> usize {
     (NUMBERS_PER_WEIGHT + GRADIENTS_PER_WEIGHT) * BYTES_PER_NUMBER * model.parameters().count()
 }
 
-/// Returns the bytes of prefetched batches, and of their inputs.
-fn prefetched_bytes(model: &Model, shape: BatchShape) -> usize {
+/// Returns the bytes of prefetched batches and their inputs.
+///
+/// Rows have `row_width` values.
+fn prefetched_bytes(row_width: usize, shape: BatchShape) -> usize {
     let rows = shape.utterances * shape.rows;
-    let batch_bytes = FEATURE_COPIES * BYTES_PER_NUMBER * rows * model.config().input.width()
+    let batch_bytes = FEATURE_COPIES * BYTES_PER_NUMBER * rows * row_width
         + shape.utterances * (shape.labels * BYTES_PER_NUMBER + UTTERANCE_OVERHEAD_BYTES);
     BATCHES_IN_MEMORY.saturating_mul(batch_bytes)
 }
@@ -102,12 +104,33 @@ fn prefetched_bytes(model: &Model, shape: BatchShape) -> usize {
 pub fn step_bytes(model: &Model, shape: BatchShape) -> usize {
     let BatchShape { utterances, rows, labels } = shape;
     let config = model.config();
-    // 1. Encoder and predictor.
     let encoder = model.encoder().bytes(utterances, rows, config.input.width()).unwrap_or(usize::MAX);
+    let encoded_shape = BatchShape { utterances, rows: config.encoder.output_rows(rows), labels };
+    encoder.saturating_add(encoded_step_bytes(model, encoded_shape))
+}
+
+/// Returns [`step_bytes`] of passes with recomputation.
+///
+/// Layers of the encoder save their input only; see [`model::TrainingPass::with_recomputation`].
+pub fn recomputed_step_bytes(model: &Model, shape: BatchShape) -> usize {
+    let BatchShape { utterances, rows, labels } = shape;
+    let config = model.config();
+    let encoder = model.encoder().recomputed_bytes(utterances, rows, config.input.width());
+    let encoded_shape = BatchShape { utterances, rows: config.encoder.output_rows(rows), labels };
+    encoder.unwrap_or(usize::MAX).saturating_add(encoded_step_bytes(model, encoded_shape))
+}
+
+/// Returns an upper bound of the bytes after the encoder.
+///
+/// The rows of the batch are encoder rows, which are not included; otherwise as [`step_bytes`].
+fn encoded_step_bytes(model: &Model, shape: BatchShape) -> usize {
+    let BatchShape { utterances, rows, labels } = shape;
+    let config = model.config();
+    // 1. Predictor.
     let predictor = model
         .predictor()
         .map_or(0, |predictor| predictor.bytes(utterances, labels + 1).unwrap_or(usize::MAX));
-    let frames = utterances * config.encoder.output_rows(rows);
+    let frames = utterances * rows;
     let positions = utterances * (labels + 1);
     let (encoder_width, predictor_width) =
         (model.encoder().width(), model.predictor().map_or(0, |part| part.width()));
@@ -137,7 +160,7 @@ pub fn step_bytes(model: &Model, shape: BatchShape) -> usize {
         .iter()
         .filter(|(name, _)| head_prefixes.iter().any(|prefix| name.starts_with(prefix)));
     let head_bytes = BYTES_PER_NUMBER * heads.map(|(_, head)| head.elem_count()).sum::<usize>();
-    [encoder, predictor, joint, pruned, ctc, losses, head_bytes, STEP_OVERHEAD_BYTES]
+    [predictor, joint, pruned, ctc, losses, head_bytes, STEP_OVERHEAD_BYTES]
         .into_iter()
         .fold(0, usize::saturating_add)
 }
@@ -180,6 +203,20 @@ pub struct RunPlan {
     ///
     /// The checkpoint is in memory as bytes and as numbers; no step runs at that time.
     pub reading: usize,
+    /// The work of a step in the encoder.
+    pub encoder_pass: EncoderPass,
+}
+
+/// The work of a step in the encoder.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum EncoderPass {
+    /// Forward and backward pass; all activations are saved.
+    #[default]
+    Saved,
+    /// Each layer saves its input only; the backward pass computes it again.
+    Recomputed,
+    /// None: batches are encoder rows from a cache.
+    Cached,
 }
 
 impl RunPlan {
@@ -187,7 +224,7 @@ impl RunPlan {
     ///
     /// `longest` and `longest_evaluated` are the input rows of the longest utterances in training
     /// and evaluation; `min_utterances` is the number of utterances that batches have at any
-    /// length.
+    /// length. With [`EncoderPass::Cached`], the encoder runs before the steps.
     ///
     /// # Errors
     /// [`Error::NoPlan`], see [`check_step_bytes`]; [`Error::Budget`] if the longest utterance does
@@ -199,18 +236,25 @@ impl RunPlan {
         longest: usize,
         longest_evaluated: usize,
         min_utterances: usize,
+        encoder_pass: EncoderPass,
     ) -> Result<Self> {
         check_step_bytes(model)?;
-        let longest_step = step_bytes(model, shape_of_rows(model, 1, longest));
-        let prefetched = prefetched_bytes(model, shape_of_rows(model, min_utterances, longest));
-        // No batches are prefetched during an evaluation.
-        let evaluation = model.encoding_bytes(1, longest_evaluated).unwrap_or(usize::MAX);
-        let step = longest_step.max(evaluation.saturating_sub(prefetched));
         let reading = COPIES_DURING_READ * NUMBERS_PER_WEIGHT * BYTES_PER_NUMBER * model.parameters().count();
-        let plan = RunPlan { budget, baseline, fixed: fixed_bytes(model), prefetched, step, reading };
+        let fixed = fixed_bytes(model);
+        let mut plan = RunPlan { budget, baseline, fixed, prefetched: 0, step: 0, reading, encoder_pass };
+        plan.prefetched = plan.prefetched_bytes(model, plan.batch_shape(model, min_utterances, longest));
+        let longest_step = plan.step_bytes(model, plan.batch_shape(model, 1, longest));
+        let evaluation = model.encoding_bytes(1, longest_evaluated).unwrap_or(usize::MAX);
+        // Rows for a cache are computed with prefetched batches of input rows.
+        let caching = match encoder_pass {
+            EncoderPass::Cached => plan.caching_bytes(model, 1, longest),
+            EncoderPass::Saved | EncoderPass::Recomputed => 0,
+        };
+        // No batches are prefetched during an evaluation.
+        plan.step = longest_step.max(evaluation.max(caching).saturating_sub(plan.prefetched));
         plan.check()?;
         // Batches may use all that remains.
-        Ok(RunPlan { step: plan.available().saturating_sub(prefetched), ..plan })
+        Ok(RunPlan { step: plan.available().saturating_sub(plan.prefetched), ..plan })
     }
 
     /// Returns the bytes for a step and prefetched batches.
@@ -220,10 +264,52 @@ impl RunPlan {
         usable.saturating_sub(self.fixed)
     }
 
+    /// Returns the shape of a batch of utterances with `rows` input rows.
+    fn batch_shape(&self, model: &Model, utterances: usize, rows: usize) -> BatchShape {
+        let shape = shape_of_rows(model, utterances, rows);
+        match self.encoder_pass {
+            EncoderPass::Cached => BatchShape { rows: shape.labels, ..shape },
+            EncoderPass::Saved | EncoderPass::Recomputed => shape,
+        }
+    }
+
+    /// Returns the bytes of a batch's passes.
+    fn step_bytes(&self, model: &Model, shape: BatchShape) -> usize {
+        match self.encoder_pass {
+            EncoderPass::Cached => encoded_step_bytes(model, shape),
+            EncoderPass::Saved => step_bytes(model, shape),
+            EncoderPass::Recomputed => recomputed_step_bytes(model, shape),
+        }
+    }
+
+    /// Returns the bytes of prefetched batches of input rows or encoder rows.
+    fn prefetched_bytes(&self, model: &Model, shape: BatchShape) -> usize {
+        let row_width = match self.encoder_pass {
+            EncoderPass::Cached => model.encoder().width(),
+            EncoderPass::Saved | EncoderPass::Recomputed => model.config().input.width(),
+        };
+        prefetched_bytes(row_width, shape)
+    }
+
+    /// Returns the bytes for encoding a batch for a cache.
+    fn caching_bytes(&self, model: &Model, utterances: usize, rows: usize) -> usize {
+        let prefetched =
+            prefetched_bytes(model.config().input.width(), shape_of_rows(model, utterances, rows));
+        model.encoding_bytes(utterances, rows).unwrap_or(usize::MAX).saturating_add(prefetched)
+    }
+
     /// Returns true if a step of these utterances fits.
     pub(crate) fn fits(&self, model: &Model, utterances: usize, rows: usize) -> bool {
-        let shape = shape_of_rows(model, utterances, rows);
-        step_bytes(model, shape).saturating_add(prefetched_bytes(model, shape)) <= self.available()
+        let shape = self.batch_shape(model, utterances, rows);
+        self.step_bytes(model, shape).saturating_add(self.prefetched_bytes(model, shape)) <= self.available()
+    }
+
+    /// Returns true if these utterances fit without a backward pass.
+    pub(crate) fn fits_encoding(&self, model: &Model, utterances: usize, rows: usize) -> bool {
+        match self.encoder_pass {
+            EncoderPass::Cached => self.caching_bytes(model, utterances, rows) <= self.available(),
+            EncoderPass::Saved | EncoderPass::Recomputed => self.fits(model, utterances, rows),
+        }
     }
 
     /// Splits a batch into parts that fit.
@@ -234,14 +320,14 @@ impl RunPlan {
     /// [`Error::Memory`](model::Error::Memory) for a single utterance that does not fit.
     pub(crate) fn split(&self, model: &Model, batch: Batch) -> Result<Vec<Batch>> {
         // The whole batch, and the prefetched ones, are in memory until the last of its parts.
-        let prefetched = prefetched_bytes(model, BatchShape::from_batch(&batch));
+        let prefetched = self.prefetched_bytes(model, BatchShape::from_batch(&batch));
         self.split_with_prefetched(model, batch, prefetched)
     }
 
     /// Halves a batch until its parts fit next to `prefetched` bytes.
     fn split_with_prefetched(&self, model: &Model, batch: Batch, prefetched: usize) -> Result<Vec<Batch>> {
         let shape = BatchShape::from_batch(&batch);
-        let (bytes, available) = (step_bytes(model, shape).saturating_add(prefetched), self.available());
+        let (bytes, available) = (self.step_bytes(model, shape).saturating_add(prefetched), self.available());
         if bytes <= available {
             return Ok(vec![batch]);
         }

@@ -5,15 +5,15 @@ use std::sync::atomic::AtomicBool;
 use distributed::ProcessGroup;
 
 use crate::bad_item_log::BadItemLog;
-use crate::data::{BatchSource, LargestUtterance, TrainingSet, UtteranceStore};
+use crate::data::{BatchSource, EncoderCacheConfig, LargestUtterance, TrainingSet, UtteranceStore};
 use crate::learner::Learner;
 use crate::loading::{LoadError, RunInputs, RunOrigin};
 use crate::observer::{Observer, RunReport};
 use crate::optimizer::RateFactors;
 use crate::rank_differences;
-use crate::recipe::{CheckpointSelection, DataConfig, Recipe, RecipeOverrides};
+use crate::recipe::{CheckpointSelection, DataConfig, Recipe, RecipeOverrides, check_frozen_encoder};
 use crate::run_folder::{RunFolder, StartMode};
-use crate::run_plan::{self, RunPlan};
+use crate::run_plan::{self, EncoderPass, RunPlan};
 use crate::trainer::{CheckpointMetadata, Trainer};
 use crate::{Error, Result};
 use model::Model;
@@ -128,6 +128,10 @@ pub fn train_with(
             pretrained.apply(model.parameters())?;
         }
         RateFactors::new(&recipe.optimizer.rates).check_names(model.parameters())?;
+        let encoder_pass = recipe.training.run.encoder_pass();
+        if encoder_pass == EncoderPass::Cached {
+            check_frozen_encoder(&model)?;
+        }
         let plan = recipe.batch.memory.map(|budget| {
             let evaluation_bytes: usize = dev.iter().chain(&test).map(Example::bytes).sum();
             let baseline = run_plan::baseline_bytes(train.bytes() + evaluation_bytes);
@@ -135,7 +139,8 @@ pub fn train_with(
             let min_utterances =
                 if recipe.batch.buckets > 0 { recipe.batch.max_utterances.min(train.count()) } else { 1 };
             let rows = examples::row_counts(dev.iter().chain(&test), &recipe.encoder.rows);
-            RunPlan::new(&model, budget, baseline, longest, rows.max().unwrap_or(0), min_utterances)
+            let longest_evaluated = rows.max().unwrap_or(0);
+            RunPlan::new(&model, budget, baseline, longest, longest_evaluated, min_utterances, encoder_pass)
         });
         let plan = plan.transpose()?;
         let source = source.with_plan(plan.map(|plan| (plan, model.clone())));
@@ -167,7 +172,8 @@ pub fn train_with(
     // 4. Trainer; from here on, rank 0 writes to the folder.
     let metadata =
         CheckpointMetadata { recipe: text.clone(), tokenizer: tokenizer_json, data: Some(fingerprint) };
-    let learner = Learner::new(model, &recipe.optimizer)?.with_plan(plan);
+    let recomputes = recipe.training.run.recompute;
+    let learner = Learner::new(model, &recipe.optimizer)?.with_plan(plan).with_recomputation(recomputes);
     let bad_of = |name: &str| bad_items.get(&format!("data.{name}")).cloned().unwrap_or_default();
     let (dev_bad, test_bad) = (bad_of("dev"), bad_of("test"));
     // Bad items of a set in memory are already checked, and steps add none.
@@ -188,6 +194,10 @@ pub fn train_with(
     trainer.agree(first_write)?;
     drop(resumed);
     trainer.set_plan(plan);
+    let source = match encoded_source(source, &recipe, plan, &mut trainer, &folder, observer, stop) {
+        Err(Error::Stopped) => return stopped_outcome(steps),
+        source => source?,
+    };
     observer.on_start(&RunReport {
         parameters: trainer.learner().model().parameters().count(),
         classes: trainer.learner().model().classes(),
@@ -208,7 +218,7 @@ pub fn train_with(
                 let recognizer = Recognizer::new(model.clone(), tokenizer.clone(), recipe.batch.size())?;
                 let recognizer =
                     recognizer.with_silence(0.0)?.with_special_omitted(recipe.tokens.ignore_special);
-                let fits = |count, rows| plan.is_none_or(|plan| plan.fits(model, count, rows));
+                let fits = |count, rows| plan.is_none_or(|plan| plan.fits_encoding(model, count, rows));
                 let (rank, ranks) = (group.rank(), group.size());
                 let batches = recognizer.plan_batches(examples, &fits);
                 // Each process recognizes some batches, and all receive all texts.
@@ -223,7 +233,7 @@ pub fn train_with(
     // it.
     let mut validate =
         |model: &Model, group: &mut ProcessGroup| evaluate(model, &dev, group, &AtomicBool::new(false));
-    let is_finished = trainer.fit(&source, &mut validate, observer, stop)?;
+    let is_finished = trainer.fit(&*source, &mut validate, observer, stop)?;
     let train_bad = trainer.bad_items().train();
     let (learner, progress) = trainer.into_parts();
     let steps = progress.step;
@@ -257,4 +267,32 @@ pub fn train_with(
     let sets: Vec<_> = sets.iter().filter_map(|(name, set)| Some((*name, set.as_ref()?))).collect();
     group.agree(if is_writer { folder.write_evaluations(&sets, &train_bad) } else { Ok(()) })?;
     Ok(outcome)
+}
+
+/// Returns the batches of a run.
+///
+/// With `training.cache_encoder`, they have cached encoder rows. Rank 0 computes
+/// the rows that no valid file contains.
+fn encoded_source<'a>(
+    set: TrainingSet<'a>,
+    recipe: &Recipe,
+    plan: Option<RunPlan>,
+    trainer: &mut Trainer,
+    folder: &RunFolder,
+    observer: &mut dyn Observer,
+    stop: &AtomicBool,
+) -> Result<Box<dyn BatchSource + 'a>> {
+    let Some(format) = recipe.training.run.cache_encoder else { return Ok(Box::new(set)) };
+    let model = trainer.learner().model().clone();
+    let shared_folder = recipe.data.cache.as_deref();
+    let cache = EncoderCacheConfig { model: &model, format, run_folder: folder.path(), shared_folder };
+    let written = match trainer.writes() {
+        true => {
+            let fits = |count, rows| plan.is_none_or(|plan| plan.fits_encoding(&model, count, rows));
+            cache.write_if_needed(&set, &fits, observer, stop)
+        }
+        false => Ok(()),
+    };
+    trainer.agree(written)?;
+    Ok(Box::new(cache.open(set)?))
 }

@@ -172,7 +172,7 @@ impl<'a> Trainer<'a> {
     }
 
     /// Returns true if this process writes files.
-    fn writes(&self) -> bool {
+    pub(crate) fn writes(&self) -> bool {
         self.group.rank() == 0
     }
 

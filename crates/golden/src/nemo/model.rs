@@ -6,8 +6,8 @@ use candle_core::{DType, Device, Tensor, Var};
 use candle_nn::VarBuilder;
 use model::config::{ActivationKind, JointConfig, LossKind};
 use model::encoders::{
-    AttentionLimits, BuildEncoder, ConvolutionNorm, DepthwiseSubsamplingConfig, Encoder, EncoderKind,
-    FastConformerEncoderConfig,
+    AttentionLimits, BatchNormMode, BuildEncoder, ConvolutionNorm, DepthwiseSubsamplingConfig, Encoder,
+    EncoderKind, FastConformerEncoderConfig,
 };
 use model::predictors::{
     ConcatPredictorConfig, LstmPredictorConfig, Predictor, PredictorKind, StartEmbedding,
@@ -322,6 +322,7 @@ fn encoder_config(json: &Value) -> Result<FastConformerEncoderConfig, RunError> 
             Some("layer_norm") => ConvolutionNorm::Layer,
             _ => ConvolutionNorm::Batch,
         },
+        batch_norm: BatchNormMode::Frozen,
         bias: flag("use_bias", true),
         scale_input: flag("xscaling", true),
         dropout: 0.0,

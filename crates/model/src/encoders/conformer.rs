@@ -132,12 +132,33 @@ impl Encoder for ConformerEncoder {
             x = pass.apply_ragged(&x, &ragged, self.config.dropout)?;
         }
         for layer in &self.layers {
-            x = layer.forward(&x, &ragged, pass.as_deref_mut())?;
+            let pass = pass.as_deref_mut();
+            x = match pass.as_ref().is_some_and(|pass| pass.recomputes()) {
+                true => layer.forward_recomputed(&x, &ragged, pass)?,
+                false => layer.forward(&x, &ragged, pass)?,
+            };
         }
         Ok((ragged.unpack(&x)?, ragged.lengths()))
     }
 
     fn bytes(&self, batch: usize, rows: usize, width: usize) -> Option<usize> {
+        Some(self.footprint(batch, rows, width, false))
+    }
+
+    fn recomputed_bytes(&self, batch: usize, rows: usize, width: usize) -> Option<usize> {
+        Some(self.footprint(batch, rows, width, true))
+    }
+
+    fn stream(&self) -> Result<Option<Arc<dyn EncoderStream>>> {
+        let AttentionKind::Chunked(chunks) = &self.config.attention else { return Ok(None) };
+        let stream = ConformerStream::new(&self.input_layer, &self.layers, self.config.width, chunks)?;
+        Ok(Some(Arc::new(stream)))
+    }
+}
+
+impl ConformerEncoder {
+    /// Returns an upper bound of the bytes of a padded batch.
+    fn footprint(&self, batch: usize, rows: usize, width: usize, recomputes: bool) -> usize {
         let mut rows = rows;
         let mut total = match &self.input_layer {
             InputLayer::Subsampling(subsampling) => {
@@ -155,13 +176,10 @@ impl Encoder for ConformerEncoder {
         let values = batch * rows * self.config.width;
         // Dropout before the layers, and padding after them.
         total = footprint::chain(total, footprint::from_values(3 * values, 2 * values));
-        total = self.layers.iter().map(|layer| layer.footprint(batch, rows)).fold(total, footprint::chain);
-        Some(footprint::peak_bytes(total))
-    }
-
-    fn stream(&self) -> Result<Option<Arc<dyn EncoderStream>>> {
-        let AttentionKind::Chunked(chunks) = &self.config.attention else { return Ok(None) };
-        let stream = ConformerStream::new(&self.input_layer, &self.layers, self.config.width, chunks)?;
-        Ok(Some(Arc::new(stream)))
+        let layers = self.layers.iter().map(|layer| {
+            let layer = layer.footprint(batch, rows);
+            if recomputes { footprint::recomputed(layer, values) } else { layer }
+        });
+        footprint::peak_bytes(layers.fold(total, footprint::chain))
     }
 }

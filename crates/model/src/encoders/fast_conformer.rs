@@ -6,9 +6,11 @@ mod layer;
 mod subsampling;
 
 pub use attention_limits::AttentionLimits;
+use std::sync::Arc;
+
 use candle_core::{DType, Tensor};
 use candle_nn::VarBuilder;
-pub use config::{ConvolutionNorm, DepthwiseSubsamplingConfig, FastConformerEncoderConfig};
+pub use config::{BatchNormMode, ConvolutionNorm, DepthwiseSubsamplingConfig, FastConformerEncoderConfig};
 pub use inference::{FastConformerStream, PackedFastConformer};
 use layer::{FastConformerLayer, RelativePositions};
 use subsampling::DepthwiseSubsampling;
@@ -30,7 +32,8 @@ use crate::{Result, tensors};
 /// x ← x + ½ feed_forward(x)
 /// x ← layer_norm(x)              and one in front of each module
 /// ```
-/// The norm of the convolution module is a layer norm, or a batch norm with constant statistics.
+/// The norm of the convolution module is a layer norm, or a batch norm: with constant statistics,
+/// or in training with those of the batch's rows without padding ([`BatchNormMode`]).
 /// Weights are those of NeMo, with its names and layouts; a trailing axis of length 1 is dropped.
 ///
 /// Dropout follows the subsampling, the first linear layer of a feed-forward module, and each
@@ -50,7 +53,7 @@ use crate::{Result, tensors};
 /// | `layers.N.self_attn.linear_pos`, without bias | `[W, W]` |
 /// | `layers.N.self_attn.pos_bias_u`, `pos_bias_v`: without `weight` and `bias` | `[H, W / H]` |
 /// | `layers.N.conv.pointwise_conv1`, `depthwise_conv`, `pointwise_conv2` | `[2W, W]`, `[W, k]`, `[W, W]` |
-/// | `layers.N.conv.batch_norm.running_mean`, `running_var`: constant, of a batch norm only | `[W]` |
+/// | `layers.N.conv.batch_norm.running_mean`, `running_var`: without gradients, of a batch norm only | `[W]` |
 ///
 /// An adapter of rank r adds `lora_a` `[r, D]` and `lora_b` `[O, r]` to layers `[O, D]` of
 /// `self_attn` and of feed-forward modules.
@@ -135,15 +138,30 @@ impl Encoder for FastConformerEncoder {
         }
         let longest = ragged.lengths().into_iter().max().unwrap_or(0);
         let distances = DistanceRange::new(attention, longest);
-        let positions =
-            RelativePositions { sinusoids: sinusoids(distances, width, x.dtype())?, limits: attention };
+        let sinusoids = sinusoids(distances, width, x.dtype())?;
+        let positions = Arc::new(RelativePositions { sinusoids, limits: attention });
         for layer in &self.layers {
-            x = layer.forward(&x, &ragged, &positions, pass.as_deref_mut())?;
+            let pass = pass.as_deref_mut();
+            x = match pass.as_ref().is_some_and(|pass| pass.recomputes()) {
+                true => layer.forward_recomputed(&x, &ragged, &positions, pass)?,
+                false => layer.forward(&x, &ragged, &positions, pass)?,
+            };
         }
         Ok((ragged.unpack(&x)?, ragged.lengths()))
     }
 
     fn bytes(&self, batch: usize, rows: usize, _: usize) -> Option<usize> {
+        Some(self.footprint(batch, rows, false))
+    }
+
+    fn recomputed_bytes(&self, batch: usize, rows: usize, _: usize) -> Option<usize> {
+        Some(self.footprint(batch, rows, true))
+    }
+}
+
+impl FastConformerEncoder {
+    /// Returns an upper bound of the bytes of a padded batch.
+    fn footprint(&self, batch: usize, rows: usize, recomputes: bool) -> usize {
         let FastConformerEncoderConfig { width, attention, .. } = self.config;
         let (mut total, rows) = self.subsampling.footprint(batch, rows);
         let values = batch * rows * width;
@@ -151,7 +169,10 @@ impl Encoder for FastConformerEncoder {
         total = footprint::chain(total, footprint::from_values(4 * values, 2 * values));
         let distances = DistanceRange::new(attention, rows).count();
         total = footprint::chain(total, footprint::from_values(distances * width, 0));
-        let layers = self.layers.iter().map(|layer| layer.footprint(batch, rows, attention));
-        Some(footprint::peak_bytes(layers.fold(total, footprint::chain)))
+        let layers = self.layers.iter().map(|layer| {
+            let layer = layer.footprint(batch, rows, attention);
+            if recomputes { footprint::recomputed(layer, values) } else { layer }
+        });
+        footprint::peak_bytes(layers.fold(total, footprint::chain))
     }
 }

@@ -61,6 +61,13 @@ impl FeedForward {
         self.linear1.updated_values() + self.linear2.updated_values()
     }
 
+    /// Returns all parameters.
+    pub(super) fn parameters(&self) -> Vec<&Tensor> {
+        let Self { norm, linear1, linear2 } = self;
+        let linear_layers = [linear1, linear2].into_iter().flat_map(Linear::parameters);
+        [&norm.weight, &norm.bias].into_iter().chain(linear_layers).collect()
+    }
+
     pub(super) fn inner_width(&self) -> usize {
         self.linear1.bias().elem_count()
     }

@@ -79,6 +79,10 @@ impl BuildEncoder for LstmEncoderConfig {
         self.subsampling.is_some()
     }
 
+    fn dropout(&self) -> f32 {
+        self.dropout
+    }
+
     fn build(&self, input_width: usize, vb: &VarBuilder) -> Result<Arc<dyn Encoder>> {
         Ok(Arc::new(LstmEncoder::new(self, input_width, vb)?))
     }

@@ -15,7 +15,7 @@ use super::section::Section;
 use crate::Result;
 use crate::config::{ActivationKind, JointConfig};
 use crate::encoders::{
-    AttentionLimits, ConvolutionNorm, DepthwiseSubsamplingConfig, FastConformerEncoderConfig,
+    AttentionLimits, BatchNormMode, ConvolutionNorm, DepthwiseSubsamplingConfig, FastConformerEncoderConfig,
 };
 use crate::predictors::{LstmPredictorConfig, PredictorKind, StartEmbedding};
 
@@ -119,6 +119,7 @@ fn read_encoder(section: Section, is_streaming: bool) -> Result<(FastConformerEn
         other_attention: Vec::new(),
         causal_convolution: is_streaming,
         convolution_norm: if is_streaming { ConvolutionNorm::Layer } else { ConvolutionNorm::Batch },
+        batch_norm: BatchNormMode::Frozen,
         bias,
         scale_input: section.flag("scale_input", true)?,
         dropout: section.number("dropout", Some(0.1))? as f32,

@@ -1,25 +1,38 @@
-//! Batch normalization with constant statistics, as one candle operation.
+//! Batch normalization, as one candle operation.
 //!
-//! Mean and variance are those of another model's training data and never change: a row depends on
-//! no other row, and training equals evaluation. W: width of a row; μ, σ²: mean and variance of
-//! each channel; n: normalized row; `d` in front of a name: the gradient of the loss.
+//! ```text
+//! frozen     mean and variance are constant, those of another model's training data: a row depends
+//!            on no other row, and training equals evaluation
+//! trained    in training, mean and variance are those of the batch's rows; evaluation uses running
+//!            statistics, which follow them
+//! ```
+//! W: width of a row; N: rows; μ, σ²: mean and variance of each channel; n: normalized row; `d` in
+//! front of a name: the gradient of the loss.
+mod statistics;
+
 use candle_core::{DType, Shape, Tensor};
 use candle_nn::{Init, VarBuilder};
 use kernels::{Real, alloc, par_for, parts, parts_mut};
 
 use crate::layers::operation::{SliceOperation, apply3, sum_partials};
+use crate::training_pass::TrainingPass;
 use crate::{Error, Result};
+pub use statistics::BatchStatistics;
 
 /// Term added to the variance.
 const EPSILON: f64 = 1e-5;
 /// Rows that one task processes.
 const ROWS_PER_TASK: usize = 64;
 
-/// Batch normalization: the parameters `weight` and `bias`, and the constant statistics.
+/// Batch normalization: the parameters `weight` and `bias`, and stored statistics.
 ///
 /// All are `[W]`.
 #[derive(Debug, Clone)]
 pub(crate) struct BatchNorm {
+    /// The name of the module, such as `encoder.layers.0.conv.batch_norm`.
+    name: String,
+    /// True if training uses the statistics of batches.
+    is_trained: bool,
     pub weight: Tensor,
     pub bias: Tensor,
     /// `running_mean`, a constant parameter.
@@ -33,6 +46,8 @@ impl BatchNorm {
     pub(crate) fn new(width: usize, vb: &VarBuilder) -> Result<Self> {
         let get = |name: &str, value: f64| vb.get_with_hints(width, name, Init::Const(value));
         Ok(BatchNorm {
+            name: vb.prefix(),
+            is_trained: false,
             weight: get("weight", 1.0)?,
             bias: get("bias", 0.0)?,
             mean: get("running_mean", 0.0)?,
@@ -40,7 +55,46 @@ impl BatchNorm {
         })
     }
 
-    /// Normalizes each row: `y = (x - μ) / √(σ² + 1e-5) ∘ weight + bias`.
+    /// Makes training use the statistics of batches.
+    #[must_use]
+    pub(crate) fn with_batch_statistics(mut self, is_trained: bool) -> Self {
+        self.is_trained = is_trained;
+        self
+    }
+
+    /// Normalizes rows, in a training pass with the statistics of these rows.
+    ///
+    /// ```text
+    /// μ = Σ x / N      σ² = Σ (x - μ)² / N      y = (x - μ) / √(σ² + 1e-5) ∘ weight + bias
+    /// ```
+    /// The pass receives the statistics, for [`Parameters::update_statistics`]. Without a pass, or
+    /// if weight and bias are frozen, the result is that of [`Self::apply`].
+    ///
+    /// # Shapes
+    /// `x [N, W]`; returns `[N, W]`.
+    ///
+    /// # Errors
+    /// Those of [`Self::apply`].
+    ///
+    /// [`Parameters::update_statistics`]: crate::Parameters::update_statistics
+    pub(crate) fn forward(&self, x: &Tensor, pass: Option<&mut TrainingPass>) -> Result<Tensor> {
+        let is_frozen = !self.weight.track_op() && !self.bias.track_op();
+        let rows = x.dim(0)?;
+        let Some(pass) = pass.filter(|_| self.is_trained && !is_frozen && rows > 0) else {
+            return self.apply(x);
+        };
+        self.check_shapes(x)?;
+        let statistics = BatchStatistics::new(&self.name, &x.contiguous()?)?;
+        let scale = statistics.variance.iter().map(|variance| 1.0 / (variance + EPSILON).sqrt()).collect();
+        let (shape, mean) = (x.shape().clone(), statistics.mean.clone());
+        pass.add_statistics(statistics);
+        let operation = BatchNormOperation { shape, mean, scale, batch_rows: Some(rows) };
+        apply3(operation, x, &self.weight, &self.bias)
+    }
+
+    /// Normalizes each row with the stored statistics.
+    ///
+    /// `y = (x - μ) / √(σ² + 1e-5) ∘ weight + bias`
     ///
     /// # Shapes
     /// `x [..., W]`; returns `[..., W]`.
@@ -50,6 +104,22 @@ impl BatchNorm {
     ///
     /// Cost: `O(rows · W)` time; only `x` is saved.
     pub(crate) fn apply(&self, x: &Tensor) -> Result<Tensor> {
+        self.check_shapes(x)?;
+        let [mean, variance] =
+            [&self.mean, &self.variance].map(|values| values.to_dtype(DType::F64)?.to_vec1::<f64>());
+        let (mean, mut scale) = (mean?, variance?);
+        for value in &mut scale {
+            if value.is_nan() || *value < 0.0 {
+                return Err(Error::shape("running_var", "values of at least 0", value.to_string()));
+            }
+            *value = 1.0 / (*value + EPSILON).sqrt();
+        }
+        let operation = BatchNormOperation { shape: x.shape().clone(), mean, scale, batch_rows: None };
+        apply3(operation, x, &self.weight, &self.bias)
+    }
+
+    /// Checks that all parameters are `[W]`.
+    fn check_shapes(&self, x: &Tensor) -> Result<()> {
         let width = x.dims().last().copied().unwrap_or(0);
         for (name, tensor) in [
             ("weight", &self.weight),
@@ -61,27 +131,19 @@ impl BatchNorm {
                 return Err(Error::shape(name, format!("[{width}]"), format!("{:?}", tensor.dims())));
             }
         }
-        let [mean, variance] =
-            [&self.mean, &self.variance].map(|values| values.to_dtype(DType::F64)?.to_vec1::<f64>());
-        let (mean, mut scale) = (mean?, variance?);
-        for value in &mut scale {
-            if value.is_nan() || *value < 0.0 {
-                return Err(Error::shape("running_var", "values of at least 0", value.to_string()));
-            }
-            *value = 1.0 / (*value + EPSILON).sqrt();
-        }
-        let operation = BatchNormOperation { shape: x.shape().clone(), mean, scale };
-        apply3(operation, x, &self.weight, &self.bias)
+        Ok(())
     }
 }
 
-/// The operation of [`BatchNorm::apply`].
+/// The operation of [`BatchNorm::apply`] and [`BatchNorm::forward`].
 struct BatchNormOperation {
     /// The shape of the result.
     shape: Shape,
     mean: Vec<f64>,
     /// `1 / √(σ² + 1e-5)`
     scale: Vec<f64>,
+    /// The number of rows N whose statistics these are; none for constant statistics.
+    batch_rows: Option<usize>,
 }
 
 /// Converts statistics to the type of the rows.
@@ -118,6 +180,7 @@ impl SliceOperation<3> for BatchNormOperation {
     /// ```text
     /// n = (x - μ) / √(σ² + ε)      dx = dy ∘ w / √(σ² + ε)      dw = Σ dy ∘ n      db = Σ dy
     /// ```
+    /// Statistics of these rows depend on them: `dx = (dy - db / N - n ∘ dw / N) ∘ w / √(σ² + ε)`.
     fn backward<F: Real>(&self, [x, weight, _]: [&[F]; 3], _: &[F], d_out: &[F], _: bool) -> [Vec<F>; 3] {
         let width = weight.len();
         let (mean, scale) = (convert::<F>(&self.mean), convert::<F>(&self.scale));
@@ -147,6 +210,18 @@ impl SliceOperation<3> for BatchNormOperation {
         });
         let mut dw = sum_partials(&partials, 2 * width);
         let db = dw.split_off(width);
+        if let Some(rows) = self.batch_rows {
+            let rows = F::from_f64(rows as f64);
+            let task_parts = (parts_mut(&mut dx, ROWS_PER_TASK * width), parts(x, ROWS_PER_TASK * width));
+            par_for(task_parts, |_, (dx, x)| {
+                for (dx, x) in dx.chunks_exact_mut(width).zip(x.chunks_exact(width)) {
+                    for (c, (dx, &x)) in dx.iter_mut().zip(x).enumerate() {
+                        let normalized = (x - mean[c]) * scale[c];
+                        *dx = *dx - (db[c] + normalized * dw[c]) / rows * factor[c];
+                    }
+                }
+            });
+        }
         [dx, dw, db]
     }
 }
@@ -160,7 +235,14 @@ mod tests {
     fn norm(weight: &Tensor, bias: &Tensor, width: usize) -> BatchNorm {
         let (mean, variance) = (test_values(&[width], 0.3), test_values(&[width], 1.7));
         let variance = (variance.sqr().unwrap() + 0.1).unwrap();
-        BatchNorm { weight: weight.clone(), bias: bias.clone(), mean: mean.as_tensor().clone(), variance }
+        BatchNorm {
+            name: "norm".into(),
+            is_trained: false,
+            weight: weight.clone(),
+            bias: bias.clone(),
+            mean: mean.as_tensor().clone(),
+            variance,
+        }
     }
 
     /// The larger number of rows needs several tasks.
@@ -182,6 +264,62 @@ mod tests {
             }
             check_gradients(norm_of, &arguments);
         }
+    }
+
+    #[test]
+    fn batch_statistics_equal_the_formulas_and_gradients_finite_differences() {
+        for (rows, width) in [(4, 5), (1, 3), (150, 2)] {
+            let arguments =
+                [test_values(&[rows, width], 0.7), test_values(&[width], 1.9), test_values(&[width], 0.4)];
+            let forward = |a: &[candle_core::Var]| {
+                let norm = norm(&a[1], &a[2], width).with_batch_statistics(true);
+                let mut pass = TrainingPass::new(1, 0, &[0]);
+                let y = norm.forward(&a[0], Some(&mut pass)).unwrap();
+                (y, pass.take_statistics())
+            };
+            let (y, statistics) = forward(&arguments);
+            let [x, w, b] = [0, 1, 2].map(|i| values(&arguments[i]));
+            let [BatchStatistics { norm, rows: found_rows, mean, variance }] = &statistics[..] else {
+                panic!("{statistics:?}")
+            };
+            assert_eq!((norm.as_str(), *found_rows), ("norm", rows));
+            for c in 0..width {
+                let channel: Vec<f64> = x.iter().skip(c).step_by(width).copied().collect();
+                let expected_mean = channel.iter().sum::<f64>() / rows as f64;
+                let squares = channel.iter().map(|x| (x - expected_mean).powi(2));
+                let expected_variance = squares.sum::<f64>() / rows as f64;
+                assert!(
+                    (mean[c] - expected_mean).abs() < 1e-14
+                        && (variance[c] - expected_variance).abs() < 1e-14
+                );
+                for (y, x) in values(&y).iter().skip(c).step_by(width).zip(channel) {
+                    let expected = (x - expected_mean) / (expected_variance + 1e-5).sqrt() * w[c] + b[c];
+                    assert!((y - expected).abs() < 1e-12, "{y} {expected}");
+                }
+            }
+            // Differences of a constant are not relative to the large factor of a row alone.
+            if rows > 1 {
+                check_gradients(|a| forward(a).0, &arguments);
+            }
+        }
+    }
+
+    #[test]
+    fn stored_statistics_are_used_without_a_pass_and_for_frozen_parameters() {
+        let (x, w, b) = (test_values(&[4, 3], 0.7), test_values(&[3], 1.9), test_values(&[3], 0.4));
+        let trained = norm(&w, &b, 3).with_batch_statistics(true);
+        let expected = values(&trained.apply(&x).unwrap());
+        let frozen = norm(&w.detach(), &b.detach(), 3).with_batch_statistics(true);
+        let mut pass = TrainingPass::new(1, 0, &[0]);
+        assert_eq!(values(&trained.forward(&x, None).unwrap()), expected);
+        assert_eq!(values(&frozen.forward(&x, Some(&mut pass)).unwrap()), expected);
+        assert_eq!(values(&norm(&w, &b, 3).forward(&x, Some(&mut pass)).unwrap()), expected);
+        assert!(pass.take_statistics().is_empty());
+        let y = trained.forward(&x, Some(&mut pass)).unwrap();
+        assert_ne!(values(&y), expected);
+        let no_rows = x.narrow(0, 0, 0).unwrap();
+        assert_eq!(trained.forward(&no_rows, Some(&mut pass)).unwrap().dims(), [0, 3]);
+        assert_eq!(pass.take_statistics().len(), 1);
     }
 
     #[test]

@@ -39,6 +39,16 @@ pub(crate) fn chain(first: Footprint, second: Footprint) -> Footprint {
     Footprint { saved: first.saved.and(second.saved), scratch: first.scratch.or(second.scratch) }
 }
 
+/// Returns the footprint of a layer that saves only its input; see
+/// [`recompute`](super::recompute::recompute).
+///
+/// `values` is the number of values of the layer's input and of its output.
+pub(crate) fn recomputed(layer: Footprint, values: usize) -> Footprint {
+    // Copies of the input and the output, and the gradients of both.
+    let copies = ScratchReq::new::<f32>(4 * values);
+    Footprint { saved: ScratchReq::new::<f32>(values), scratch: layer.saved.and(layer.scratch).and(copies) }
+}
+
 /// Returns the peak in bytes.
 pub(crate) fn peak_bytes(footprint: Footprint) -> usize {
     footprint.saved.and(footprint.scratch).bytes()

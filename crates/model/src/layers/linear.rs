@@ -75,6 +75,12 @@ impl Linear {
         &self.bias
     }
 
+    /// Returns weight and bias, and the factors of an adapter's update.
+    pub(crate) fn parameters(&self) -> Vec<&Tensor> {
+        let factors = self.low_rank.iter().flat_map(|low_rank| low_rank.factors());
+        [&self.weight, &self.bias].into_iter().chain(factors).collect()
+    }
+
     /// Returns the weight with the update of an adapter, `[O, D]`.
     pub(crate) fn updated_weight(&self) -> Result<Tensor> {
         self.low_rank.as_ref().map_or(Ok(self.weight.clone()), |low_rank| low_rank.update(&self.weight))

@@ -33,6 +33,11 @@ pub(crate) struct LowRank {
 }
 
 impl LowRank {
+    /// Returns A and B.
+    pub(crate) fn factors(&self) -> [&Tensor; 2] {
+        [&self.a, &self.b]
+    }
+
     /// Creates the parameters: A uniform within ±1/√D, B zero.
     ///
     /// This is the distribution of A in the authors' program, Kaiming's with a = √5.

@@ -2,7 +2,7 @@
 use candle_core::{Device, Tensor};
 use model::config::JointConfig;
 use model::encoders::{
-    AttentionLimits, ConvolutionNorm, DepthwiseSubsamplingConfig, EncoderChunk, EncoderKind,
+    AttentionLimits, BatchNormMode, ConvolutionNorm, DepthwiseSubsamplingConfig, EncoderChunk, EncoderKind,
     FastConformerEncoderConfig, LstmEncoderConfig, NumberFormat,
 };
 use model::predictors::{PredictorKind, StatelessPredictorConfig};
@@ -24,6 +24,7 @@ fn fast_conformer() -> FastConformerEncoderConfig {
         other_attention: Vec::new(),
         causal_convolution: true,
         convolution_norm: ConvolutionNorm::Batch,
+        batch_norm: BatchNormMode::Frozen,
         bias: true,
         scale_input: true,
         dropout: 0.0,

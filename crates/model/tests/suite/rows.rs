@@ -2,7 +2,7 @@
 use candle_core::{DType, Device, Tensor};
 use candle_nn::VarBuilder;
 use model::encoders::{
-    AttentionKind, AttentionLimits, ChunkedAttention, ConformerEncoderConfig, ConvolutionNorm,
+    AttentionKind, AttentionLimits, BatchNormMode, ChunkedAttention, ConformerEncoderConfig, ConvolutionNorm,
     DepthwiseSubsamplingConfig, EncoderKind, FastConformerEncoderConfig, LstmEncoderConfig,
     SubsamplingConfig,
 };
@@ -103,6 +103,7 @@ pub(crate) fn fast_conformer(
         other_attention: Vec::new(),
         causal_convolution: causal,
         convolution_norm: if causal { ConvolutionNorm::Layer } else { ConvolutionNorm::Batch },
+        batch_norm: BatchNormMode::Frozen,
         bias: !causal,
         scale_input: !causal,
         dropout: 0.2,

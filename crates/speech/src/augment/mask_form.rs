@@ -21,8 +21,11 @@ use crate::feature_float::exact_decimal;
 /// | first frame | integer in `0..=P-w` | the same, 0 where w > P | `floor(u (P - w + 1))` |
 /// | masked | w | w | w + 1, cut at the end |
 ///
+/// `nemo` has the widths of `floor`, but at least one frame, with the first bin in
+/// `0..=max(D - F, 0)` and the first frame in `0..=max(T - W, 1)`, W the largest frame width.
+///
 /// Source: mlcommons/training (retired benchmark RNN-T) and NVIDIA's submission to v3.1; `floor` is
-/// specific to this crate.
+/// specific to this crate, and `nemo` follows NeMo's `SpecAugment` with a fraction as `time_width`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MaskForm {
@@ -33,13 +36,15 @@ pub enum MaskForm {
     Reference,
     /// NVIDIA's submissions: inclusive at both ends, so that a width of 0 masks one.
     Nvidia,
+    /// NeMo: positions do not depend on the width, so that masks at the end are shorter or rarer.
+    Nemo,
 }
 
 impl MaskForm {
     /// Returns the masked range of a mask, clipped to `length`.
     pub fn masked_range(self, start: usize, width: usize, length: usize) -> Range<usize> {
         let width = match self {
-            MaskForm::Floor | MaskForm::Reference => width,
+            MaskForm::Floor | MaskForm::Reference | MaskForm::Nemo => width,
             MaskForm::Nvidia => width.saturating_add(1),
         };
         let end = start.saturating_add(width).min(length);
@@ -54,6 +59,7 @@ impl MaskForm {
             MaskForm::Reference => (exact_decimal(fraction) * frames).round_ties_even(),
             // The largest integer below fraction T + 1.
             MaskForm::Nvidia => (exact_decimal(fraction) * frames).ceil(),
+            MaskForm::Nemo => (exact_decimal(fraction) * frames).floor().max(1.0),
         };
         max_width.max(0.0) as usize
     }
@@ -69,6 +75,7 @@ impl MaskForm {
         let start = match self {
             MaskForm::Floor | MaskForm::Reference => rng.random_range(0..=bins - width),
             MaskForm::Nvidia => (rng.random::<f64>() * (bins - width) as f64).round() as usize,
+            MaskForm::Nemo => rng.random_range(0..=bins.saturating_sub(max_width)),
         };
         self.masked_range(start, width, bins)
     }
@@ -87,6 +94,11 @@ impl MaskForm {
             MaskForm::Floor | MaskForm::Reference => {
                 let width = rng.random_range(0..=self.max_time_width(fraction, frames).min(padded));
                 (width, rng.random_range(0..=padded - width))
+            }
+            MaskForm::Nemo => {
+                let max_width = self.max_time_width(fraction, frames);
+                let start = rng.random_range(0..=frames.saturating_sub(max_width).max(1));
+                (rng.random_range(0..=max_width), start)
             }
             MaskForm::Nvidia => {
                 let width = (rng.random::<f64>() * (exact_decimal(fraction) * frames as f64 + 1.0)) as usize;

@@ -1,5 +1,7 @@
 //! Tests of SpecAugment: limits of masks, and reproducibility from the generator.
 
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -44,7 +46,7 @@ proptest! {
 fn every_width_and_position_occurs() {
     let masks = SpecAugment { freq_masks: 1, freq_width: 2, ..SpecAugment::default() };
     let mut rng = ChaCha8Rng::seed_from_u64(1);
-    let mut seen = std::collections::BTreeSet::new();
+    let mut seen = BTreeSet::new();
     for _ in 0..300 {
         let mut features = features_of_ones(1, 4);
         masks.apply(&mut features, &mut rng);
@@ -52,6 +54,32 @@ fn every_width_and_position_occurs() {
     }
     let all = ["----", "x---", "-x--", "--x-", "---x", "xx--", "-xx-", "--xx"];
     assert_eq!(seen, all.map(String::from).into());
+}
+
+/// NeMo draws the first element without regard to the width.
+#[test]
+fn masks_of_nemo_begin_at_most_the_largest_width_before_the_end() {
+    let mut rng = ChaCha8Rng::seed_from_u64(3);
+    let mut drawn_masks = |masks: &SpecAugment, frames: usize, bins: usize| {
+        let drawn = (0..2000).map(|_| masks.draw_masks((frames, bins), frames + 3, &mut rng));
+        let ranges = drawn.flat_map(|masks| [masks.bins, masks.frames].concat());
+        ranges
+            .filter(|range| !range.is_empty())
+            .map(|range| (range.start, range.end))
+            .collect::<BTreeSet<_>>()
+    };
+    let form = MaskForm::Nemo;
+    let bins = SpecAugment { freq_masks: 1, freq_width: 2, form, ..SpecAugment::default() };
+    let expected = [(0, 1), (1, 2), (2, 3), (0, 2), (1, 3), (2, 4)];
+    assert_eq!(drawn_masks(&bins, 1, 4), expected.into());
+    // All start at 0 if the largest width is that of the features.
+    assert_eq!(drawn_masks(&bins, 1, 2), [(0, 1), (0, 2)].into());
+    let frames = SpecAugment { time_masks: 1, time_width: 0.5, form, ..SpecAugment::default() };
+    assert_eq!(drawn_masks(&frames, 4, 1), expected.into());
+    // 0.05 of 19 frames is less than one frame.
+    let short = SpecAugment { time_width: 0.05, ..frames };
+    assert_eq!(drawn_masks(&short, 19, 1), (0..19).map(|start| (start, start + 1)).collect());
+    assert_eq!([19, 20, 40, 100].map(|frames| short.max_time_width(frames)), [1, 1, 2, 5]);
 }
 
 #[test]
@@ -70,7 +98,7 @@ fn default_masks_nothing_and_invalid_settings_are_reported() {
 #[test]
 fn masks_of_every_form_are_within_bounds() {
     let mut rng = ChaCha8Rng::seed_from_u64(11);
-    for form in [MaskForm::Floor, MaskForm::Reference, MaskForm::Nvidia] {
+    for form in [MaskForm::Floor, MaskForm::Reference, MaskForm::Nvidia, MaskForm::Nemo] {
         let masks = SpecAugment {
             freq_masks: 2,
             freq_width: 20,

@@ -18,8 +18,10 @@ pub struct Batch {
     pub indices: Vec<u64>,
     /// Total length of the utterances in seconds.
     pub audio_seconds: f64,
-    /// Input rows `[B, T, D]`.
+    /// Input rows `[B, T, D]`, or encoder rows `[B, T', W]`.
     pub rows: Tensor,
+    /// True if `rows` are encoder rows, of a frozen encoder.
+    pub is_encoded: bool,
     /// Rows of each utterance.
     pub lengths: Vec<usize>,
     /// Labels of each utterance.
@@ -53,7 +55,8 @@ impl Batch {
             let ids = self.ids.get(start..end).map(<[String]>::to_vec).unwrap_or_default();
             let (indices, labels) = (self.indices[start..end].to_vec(), self.labels[start..end].to_vec());
             let audio_seconds = fraction * self.audio_seconds;
-            Ok(Batch { ids, audio_seconds, indices, ..Batch::new(rows, lengths, labels) })
+            let is_encoded = self.is_encoded;
+            Ok(Batch { ids, audio_seconds, indices, is_encoded, ..Batch::new(rows, lengths, labels) })
         };
         Ok([part(0, first_count)?, part(first_count, num_utterances)?])
     }
@@ -66,7 +69,7 @@ impl Batch {
     pub fn new(rows: Tensor, lengths: Vec<usize>, labels: Vec<Vec<u32>>) -> Self {
         let indices = (0..labels.len() as u64).collect();
         let (ids, absent, bad) = (Vec::new(), Vec::new(), BadItems::default());
-        Batch { ids, indices, audio_seconds: 0.0, rows, lengths, labels, absent, bad }
+        Batch { ids, indices, audio_seconds: 0.0, rows, is_encoded: false, lengths, labels, absent, bad }
     }
 }
 

@@ -60,17 +60,7 @@ impl FeatureCache {
         utterance: &Utterance,
         compute: impl FnOnce() -> Result<Features>,
     ) -> Result<Features> {
-        // An audio file that is written again is another file.
-        let path_size_and_time = |file: &Path| {
-            let metadata = file.metadata().ok();
-            (
-                file.canonicalize().unwrap_or(file.to_owned()),
-                metadata.as_ref().map(Metadata::len),
-                metadata.and_then(|metadata| metadata.modified().ok()),
-            )
-        };
-        let files: Vec<_> = utterance.files().map(path_size_and_time).collect();
-        let name = format!("{:x}", md5::compute(format!("{} {files:?}", format_entry(utterance))));
+        let name = format!("{:x}", audio_hash(utterance));
         let path = self.folder.join(&name[..2]).join(format!("{name}.plane"));
         if let Some(features) = read_regular(&path).ok().and_then(|bytes| from_bytes(&bytes)) {
             return Ok(features);
@@ -96,6 +86,22 @@ impl FeatureCache {
     pub(super) fn take_warning(&self) -> Option<String> {
         self.warning.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
+}
+
+/// Returns a hash of the entry and files of an utterance.
+///
+/// Of files, it is one of path, size and time: an audio file that is written again is another file.
+pub(super) fn audio_hash(utterance: &Utterance) -> md5::Digest {
+    let path_size_and_time = |file: &Path| {
+        let metadata = file.metadata().ok();
+        (
+            file.canonicalize().unwrap_or(file.to_owned()),
+            metadata.as_ref().map(Metadata::len),
+            metadata.and_then(|metadata| metadata.modified().ok()),
+        )
+    };
+    let files: Vec<_> = utterance.files().map(path_size_and_time).collect();
+    md5::compute(format!("{} {files:?}", format_entry(utterance)))
 }
 
 /// Encodes features as a file.

@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use speech::{Audio, Conversion, Corpus, Features, FrontEnd, Tokenizer, Utterance, WaveAugment};
 
 use super::bad_samples;
-use super::feature_cache::FeatureCache;
+use super::feature_cache::{FeatureCache, audio_hash};
 use super::joined::{concatenate, random_groups};
 use crate::recipe::Recipe;
 use model::random::{Purpose, stream};
@@ -271,6 +271,15 @@ impl StreamedSet {
         match utterance.and_then(|utterance| Ok((self.encode_labels(&utterance)?, utterance.id))) {
             Ok((labels, id)) => Ok(Some((id, labels))),
             Err(error) if bad_items::is_item_error(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns a hash of an utterance's entry and audio files; zeros for a bad entry.
+    pub(super) fn content_hash(&self, index: usize) -> Result<[u8; 16]> {
+        match self.read_entry(index) {
+            Ok(utterance) => Ok(audio_hash(&utterance).0),
+            Err(error) if bad_items::is_item_error(&error) => Ok([0; 16]),
             Err(error) => Err(error),
         }
     }

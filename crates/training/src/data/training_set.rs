@@ -1,4 +1,5 @@
 //! `TrainingSet`: plans, loads and augments batches, from memory or from disk.
+use rayon::prelude::*;
 use speech::batching::Padding;
 use speech::{Features, FrontEnd};
 
@@ -11,6 +12,9 @@ use model::Model;
 use model::random::{Purpose, stream};
 use recognizer::Example;
 use recognizer::bad_items::{BadItems, ExcludedUtterance};
+
+/// Values that are converted to bytes at once.
+const VALUES_PER_BLOCK: usize = 1 << 12;
 
 /// The batches of a recipe, augmented anew in each epoch.
 pub struct TrainingSet<'a> {
@@ -90,6 +94,46 @@ impl<'a> TrainingSet<'a> {
         self
     }
 
+    /// Returns the length of an utterance in seconds.
+    pub(super) fn seconds(&self, index: usize) -> f64 {
+        self.store.seconds(index)
+    }
+
+    /// Returns name and labels of an utterance without its features; none if it is bad.
+    ///
+    /// # Errors
+    /// Those of reading an entry from disk.
+    pub(super) fn id_and_labels(&self, index: usize) -> Result<Option<(String, Vec<u32>)>> {
+        match self.store {
+            UtteranceStore::Memory(examples) => {
+                let Example { id, labels, .. } = &examples[index];
+                Ok(Some((id.clone(), labels.clone())))
+            }
+            UtteranceStore::Disk(set) => Ok(set.id_and_labels(index)?),
+        }
+    }
+
+    /// Returns a hash of the content of each utterance, in parallel.
+    ///
+    /// It is that of the features, or of the entry with path, size and time of the audio files.
+    ///
+    /// # Errors
+    /// Those of reading an entry from disk, other than of a bad one.
+    pub(super) fn content_hashes(&self) -> Result<Vec<[u8; 16]>> {
+        let hash = |index: usize| match self.store {
+            UtteranceStore::Memory(examples) => Ok(features_hash(&examples[index].features)),
+            UtteranceStore::Disk(set) => Ok(set.content_hash(index)?),
+        };
+        (0..self.store.count()).into_par_iter().map(hash).collect()
+    }
+
+    /// Divides all utterances into batches of similar length.
+    pub(super) fn plan_by_length(&self, fits: &dyn Fn(usize, usize) -> bool) -> Vec<Vec<usize>> {
+        let size = self.recipe.batch.size();
+        let fits = |count: usize, longest: usize| size.fits(count, longest) && fits(count, longest);
+        speech::batching::plan_batches_with(&self.row_counts, &fits, None)
+    }
+
     /// Returns true if a step of such utterances fits into memory.
     fn fits(&self, num_utterances: usize, rows: usize) -> bool {
         self.plan.as_ref().is_none_or(|(plan, model)| plan.fits(model, num_utterances, rows))
@@ -156,6 +200,16 @@ impl<'a> TrainingSet<'a> {
         mask.apply(&mut features, &mut rng);
         features
     }
+}
+
+/// Returns a hash of the shape and the values of features.
+fn features_hash(features: &Features) -> [u8; 16] {
+    let mut hash = md5::Context::new();
+    hash.consume(format!("{} {}", features.frames, features.dim));
+    for block in features.data.chunks(VALUES_PER_BLOCK) {
+        hash.consume(block.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>());
+    }
+    hash.finalize().0
 }
 
 impl BatchSource for TrainingSet<'_> {

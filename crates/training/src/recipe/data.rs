@@ -35,21 +35,25 @@ pub struct DataConfig {
     /// Rounded up to whole utterances.
     #[serde(default = "default_max_bad", skip_serializing_if = "is_default_max_bad")]
     pub max_bad: f64,
-    /// Folder of a cache for streaming: the index and, without audio augmentation, the features.
+    /// Folder of a cache.
+    ///
+    /// For streaming, the index and, without audio augmentation, the features; with
+    /// `training.cache_encoder`, the encoder rows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<PathBuf>,
 }
 
 impl DataConfig {
-    /// Checks every value.
+    /// Checks every value; `caches_encoder` is true with `training.cache_encoder`.
     ///
     /// # Errors
     /// [`model::Error::RecipeValue`] for the first one outside its range.
-    pub(super) fn check(&self) -> Result<()> {
+    pub(super) fn check(&self, caches_encoder: bool) -> Result<()> {
         ensure("data.train", "at least one manifest", !self.train.is_empty(), "none")?;
         check_count("data.workers", self.workers, MAX_SMALL_COUNT)?;
         ensure("data.max_bad", "a number from 0 to 1", (0.0..=1.0).contains(&self.max_bad), self.max_bad)?;
-        ensure("data.cache", "none without data.stream", self.cache.is_none() || self.stream, "a folder")
+        let is_used = self.stream || caches_encoder;
+        ensure("data.cache", "none without data.stream", self.cache.is_none() || is_used, "a folder")
     }
 }
 

@@ -15,8 +15,9 @@ const TRAINING_KEYS: [&str; 3] = ["topology", "ctc_weight", "ctc_weight_end"];
 
 /// Adds the sections of a checkpoint's model that a recipe lacks.
 ///
-/// Weights are those of the checkpoint. Without `[tokens]`, the run keeps the checkpoint's
-/// tokenizer; with other tokens, rows of labels are read by their tokens.
+/// With `training.cache_encoder`, the encoder is taken without its dropout. Weights are those of
+/// the checkpoint. Without `[tokens]`, the run keeps the checkpoint's tokenizer; with other tokens,
+/// rows of labels are read by their tokens.
 ///
 /// # Errors
 /// [`model::Error::RecipeSyntax`] for invalid TOML, [`model::Error::RecipeValue`] for another
@@ -29,10 +30,19 @@ pub(super) fn complete_recipe(text: &str, path: &Path, model: &Path) -> Result<S
     let mut recipe = parse(text, path)?;
     let (model_text, _) = checkpoint::read_recipe_and_tokenizer(model)?;
     let mut base = parse(&model_text, model)?;
+    let takes_encoder = !recipe.contains_key("encoder");
     for section in MODEL_SECTIONS {
         if let Some(table) = base.remove(section).filter(|_| !recipe.contains_key(section)) {
             recipe.insert(section.to_owned(), table);
         }
+    }
+    // The rows of a cached encoder have no dropout.
+    let caches_encoder = recipe.get("training").and_then(|training| training.get("cache_encoder")).is_some();
+    if takes_encoder
+        && caches_encoder
+        && let Some(dropout) = recipe.get_mut("encoder").and_then(|encoder| encoder.get_mut("dropout"))
+    {
+        *dropout = Value::Float(0.0);
     }
     let base_training = base.remove("training");
     for key in TRAINING_KEYS {

@@ -7,6 +7,8 @@ use recognizer::{BatchSize, Metric};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::data::is_one;
+use super::encoder_cache::RowFormat;
+use crate::run_plan::EncoderPass;
 
 /// `[batch]`: sizes of batches.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -96,6 +98,16 @@ pub struct RunConfig {
     /// The metric of the best checkpoint.
     #[serde(default, skip_serializing_if = "Metric::is_default")]
     pub metric: Metric,
+    /// Number format of cached encoder rows; none computes them in each epoch.
+    ///
+    /// The rows of a frozen encoder are then computed once; training reads them from a file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_encoder: Option<RowFormat>,
+    /// True if the backward pass computes the encoder's layers again.
+    ///
+    /// They then save their input only.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub recompute: bool,
 }
 
 impl RunConfig {
@@ -109,6 +121,8 @@ impl RunConfig {
             skip_nonfinite: 0,
             select: CheckpointSelection::default(),
             metric: Metric::default(),
+            cache_encoder: None,
+            recompute: false,
         }
     }
 
@@ -121,9 +135,27 @@ impl RunConfig {
         check_count("training.evaluate_every", self.evaluate_every as usize, usize::MAX)
     }
 
+    /// Returns the work of a step in the encoder.
+    pub(crate) fn encoder_pass(&self) -> EncoderPass {
+        match (self.cache_encoder, self.recompute) {
+            (Some(_), _) => EncoderPass::Cached,
+            (None, true) => EncoderPass::Recomputed,
+            (None, false) => EncoderPass::Saved,
+        }
+    }
+
     /// The names of the keys.
-    const KEYS: [&str; 7] =
-        ["epochs", "evaluate_every", "checkpoint_every", "keep", "skip_nonfinite", "select", "metric"];
+    const KEYS: [&str; 9] = [
+        "epochs",
+        "evaluate_every",
+        "checkpoint_every",
+        "keep",
+        "skip_nonfinite",
+        "select",
+        "metric",
+        "cache_encoder",
+        "recompute",
+    ];
 }
 
 /// The checkpoint that the final evaluation uses.

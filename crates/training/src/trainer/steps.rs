@@ -157,7 +157,7 @@ impl Trainer<'_> {
         let step_utterances: usize = step_batches.iter().map(Vec::len).sum();
         let FinishedStep { totals, norm, ids } =
             self.learner.step(self.group, batches, step_utterances, &position)?;
-        let StepTotals { loss_sums, bad, seconds } = totals;
+        let StepTotals { loss_sums, bad, seconds, .. } = totals;
         self.rank_seconds.resize(seconds.len(), 0.0);
         self.rank_seconds.iter_mut().zip(seconds).for_each(|(sum, seconds)| *sum += seconds);
         if !norm.is_finite() {

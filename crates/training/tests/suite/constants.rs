@@ -1,4 +1,4 @@
-//! Tests of constant parameters in training: the statistics of batch norms.
+//! Tests of the statistics of batch norms in training: constant ones, and those of batches.
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -73,4 +73,64 @@ fn statistics_of_batch_norms_are_stored_but_neither_trained_nor_reduced() {
         let error = Recognizer::load(&toy.path("damaged.safetensors")).err().unwrap().to_string();
         assert!(error.contains("running_mean"), "{error}");
     }
+}
+
+/// Trains with batch norms of batches; returns the last checkpoint.
+fn train_batch_norms(toy: &Toy, name: &str, ranks: usize, changes: &[(&str, &str)]) -> Checkpoint {
+    let encoder = FAST_CONFORMER.replace("norm = \"batch\"", "norm = \"batch\"\nbatch_norm = \"trained\"");
+    let run = toy.path(name);
+    let recipe = toy.recipe(&[&[(LSTM, encoder.as_str())], changes].concat());
+    train_on_ranks(&recipe, &run, ranks, 1, StartMode::Fresh);
+    train_on_ranks(&recipe, &run, ranks, 2, StartMode::Resume);
+    Checkpoint::read(&run.join("last.safetensors")).unwrap()
+}
+
+fn is_statistic(name: &str) -> bool {
+    name.ends_with("running_mean") || name.ends_with("running_var")
+}
+
+#[test]
+fn statistics_of_trained_batch_norms_follow_the_batches() {
+    let toy = Toy::new();
+    let hold = ("ema = 0.9", "ema = 0.9\ndecay = \"hold\"");
+    let saved = train_batch_norms(&toy, "saved", 1, &[hold]);
+    let statistics: Vec<_> = saved.weights.iter().filter(|(name, _)| is_statistic(name)).collect();
+    assert_eq!(statistics.len(), 4);
+    for (name, values) in &statistics {
+        let initial = if name.ends_with("running_mean") { 0.0 } else { 1.0 };
+        assert!(values.iter().all(|&value| value != initial && value.is_finite()), "{name}: {values:?}");
+        // Evaluation uses averaged statistics with averaged weights.
+        assert_ne!(saved.average.as_ref().unwrap()[*name], **values);
+    }
+    // Layers that are computed twice in a step are counted once.
+    let recompute = ("epochs = 3", "epochs = 3\nrecompute = true");
+    let recomputed = train_batch_norms(&toy, "recomputed", 1, &[hold, recompute]);
+    assert!(recomputed.weights == saved.weights && recomputed.average == saved.average);
+    // A resumed run has the bits of another.
+    let encoder = FAST_CONFORMER.replace("norm = \"batch\"", "norm = \"batch\"\nbatch_norm = \"trained\"");
+    let recipe = toy.recipe(&[(LSTM, encoder.as_str()), hold]);
+    train_on_ranks(&recipe, &toy.path("unbroken"), 1, 2, StartMode::Fresh);
+    let unbroken = Checkpoint::read(&toy.path("unbroken/last.safetensors")).unwrap();
+    assert!(unbroken.weights == saved.weights);
+    // Ranks compare their weights at each epoch. The statistics are those of their batches.
+    let on_ranks = train_batch_norms(&toy, "ranks", 2, &[hold]);
+    let mean = "encoder.layers.1.conv.batch_norm.running_mean";
+    assert_ne!(on_ranks.weights[mean], [0.0; 8]);
+    Recognizer::load(&toy.path("ranks/last.safetensors")).unwrap();
+}
+
+#[test]
+fn frozen_batch_norms_keep_their_statistics() {
+    let toy = Toy::new();
+    let first = train_batch_norms(&toy, "first", 1, &[]);
+    let init = "[init]\nweights = \"first/last.safetensors\"\nfrozen = [\"encoder.layers.0\"]\n[optimizer]";
+    let second = train_batch_norms(&toy, "second", 1, &[("[optimizer]", init)]);
+    for (name, values) in second.weights.iter().filter(|(name, _)| is_statistic(name)) {
+        let first_values = &first.average.as_ref().unwrap()[name];
+        assert_eq!(values == first_values, name.starts_with("encoder.layers.0."), "{name}");
+    }
+    // A layer norm has no statistics.
+    let layer = FAST_CONFORMER.replace("norm = \"batch\"", "norm = \"layer\"\nbatch_norm = \"trained\"");
+    let error = training::Recipe::read(&toy.recipe(&[(LSTM, layer.as_str())]), None).unwrap_err().to_string();
+    assert!(error.contains("encoder.batch_norm: expected \"frozen\" without convolution_norm"), "{error}");
 }

@@ -2,11 +2,11 @@
 use std::collections::BTreeMap;
 
 use candle_core::{Device, Tensor};
-use model::encoders::{AttentionKind, EncoderKind};
+use model::encoders::{AttentionKind, BatchNormMode, ConvolutionNorm, EncoderKind};
 use model::{Model, ModelConfig};
 use training::data::Batch;
 use training::optimizer::OptimizerConfig;
-use training::{Error, Learner, Recipe, StepPosition};
+use training::{BatchShape, Error, Learner, Recipe, StepPosition, recomputed_step_bytes, step_bytes};
 
 use super::rows::{BINS, chunks, conformer, every_kind, padded, utterances, values};
 use super::toy::RECIPE;
@@ -21,9 +21,15 @@ fn model(kind: EncoderKind) -> Model {
 
 /// Gradients of all parameters on a batch, dropout and CTC included.
 fn gradients(kind: &EncoderKind, threads: usize) -> BTreeMap<String, Vec<f32>> {
+    step_gradients(kind, threads, false)
+}
+
+/// Gradients as those of [`gradients`], with or without recomputation.
+fn step_gradients(kind: &EncoderKind, threads: usize, recomputes: bool) -> BTreeMap<String, Vec<f32>> {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
     pool.install(|| {
         let learner = Learner::new(model(kind.clone()), &OptimizerConfig::new(1e-3)).unwrap();
+        let learner = learner.with_recomputation(recomputes);
         let (x, lengths) = padded(&utterances(), BINS);
         let batch_utterances = [0u32, 3, 4];
         let x = x.index_select(&Tensor::new(&batch_utterances, &Device::Cpu).unwrap(), 0).unwrap();
@@ -56,6 +62,28 @@ fn gradients_reach_every_parameter_with_the_same_bits_for_any_number_of_threads(
             assert!(gradients(&kind, threads) == single, "{kind:?}: {threads} threads");
         }
     }
+}
+
+#[test]
+fn recomputed_layers_have_the_same_gradients_and_fewer_bytes() {
+    let trained_norms = every_kind().into_iter().map(|mut kind| {
+        if let EncoderKind::FastConformer(config) = &mut kind
+            && config.convolution_norm == ConvolutionNorm::Batch
+        {
+            config.batch_norm = BatchNormMode::Trained;
+        }
+        kind
+    });
+    let (mut num_recomputed, shape) = (0, BatchShape { utterances: 4, rows: 400, labels: 20 });
+    for kind in every_kind().into_iter().chain(trained_norms) {
+        let (saved, recomputed) = (gradients(&kind, 2), step_gradients(&kind, 2, true));
+        assert!(recomputed == saved, "{kind:?}");
+        let model = model(kind.clone());
+        let [saved, recomputed] = [step_bytes(&model, shape), recomputed_step_bytes(&model, shape)];
+        assert_eq!(recomputed < saved, kind.recomputes(), "{kind:?}: {recomputed} {saved}");
+        num_recomputed += usize::from(kind.recomputes());
+    }
+    assert_eq!(num_recomputed, 12);
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod constants;
 mod coverage;
 mod ctc_models;
 mod custom_parts;
+mod encoder_cache;
 mod encoders;
 mod extending;
 mod fuzzing;

@@ -145,6 +145,14 @@ impl BuildEncoder for ConformerEncoderConfig {
         self.subsampling.is_some()
     }
 
+    fn dropout(&self) -> f32 {
+        self.dropout
+    }
+
+    fn recomputes(&self) -> bool {
+        true
+    }
+
     fn build(&self, input_width: usize, vb: &VarBuilder) -> Result<Arc<dyn Encoder>> {
         Ok(Arc::new(ConformerEncoder::new(self, input_width, vb)?))
     }

@@ -18,6 +18,7 @@ use crate::layers::footprint::{self, Footprint};
 use crate::layers::layer_norm::LayerNorm;
 use crate::layers::linear::linear;
 use crate::layers::ragged::Ragged;
+use crate::layers::recompute::recompute;
 use crate::training_pass::TrainingPass;
 use crate::{Linear, Result, random};
 
@@ -121,6 +122,30 @@ impl ConformerLayer {
         let x = (&x + dropout.apply(self.convolution.forward(&x, ragged)?)?)?;
         let x = self.feed_forward2.forward(&x, &mut dropout)?;
         self.norm_out.apply(&x)
+    }
+
+    /// Applies the layer as [`Self::forward`], and saves only `x`.
+    pub(super) fn forward_recomputed(
+        &self,
+        x: &Tensor,
+        ragged: &Arc<Ragged>,
+        pass: Option<&mut TrainingPass>,
+    ) -> Result<Tensor> {
+        let (layer, ragged) = (self.clone(), ragged.clone());
+        recompute(x, &self.parameters(), pass, move |x, pass| layer.forward(x, &ragged, pass))
+    }
+
+    /// Returns all parameters.
+    fn parameters(&self) -> Vec<&Tensor> {
+        let Self { feed_forward1, attention, convolution, feed_forward2, norm_out, .. } = self;
+        let SelfAttention { norm: attention_norm, projections: [q, k, v], out, .. } = attention;
+        let Convolution { norm, pointwise1, depthwise, inner_norm, pointwise2, .. } = convolution;
+        let norms = [attention_norm, norm, inner_norm, norm_out];
+        let linear_layers = [q, k, v, out, pointwise1, pointwise2];
+        let mut all: Vec<&Tensor> = linear_layers.into_iter().flat_map(Linear::parameters).collect();
+        all.extend(norms.into_iter().flat_map(|norm| [&norm.weight, &norm.bias]).chain(depthwise));
+        all.extend([feed_forward1, feed_forward2].into_iter().flat_map(FeedForward::parameters));
+        all
     }
 
     /// Returns an upper bound of the memory of a padded batch.

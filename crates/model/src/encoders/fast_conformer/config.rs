@@ -39,6 +39,9 @@ pub struct FastConformerEncoderConfig {
     /// Normalization after the depthwise convolution.
     #[serde(default)]
     pub convolution_norm: ConvolutionNorm,
+    /// The statistics of batch norms in training.
+    #[serde(default, skip_serializing_if = "BatchNormMode::is_default")]
+    pub batch_norm: BatchNormMode,
     /// True if linear layers and convolutions of the layers have biases.
     #[serde(default = "default_bias")]
     pub bias: bool,
@@ -76,13 +79,31 @@ fn default_factor() -> usize {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ConvolutionNorm {
-    /// Batch norm with stored mean and variance.
-    ///
-    /// Training does not change them.
+    /// Batch norm with stored mean and variance; see [`BatchNormMode`].
     Batch,
     /// Layer norm.
     #[default]
     Layer,
+}
+
+/// The statistics of batch norms in training.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BatchNormMode {
+    /// Mean and variance are stored ones, which training does not change.
+    #[default]
+    Frozen,
+    /// Mean and variance are those of the batch; stored ones follow them.
+    ///
+    /// Losses and gradients then depend on the composition of batches.
+    Trained,
+}
+
+impl BatchNormMode {
+    /// Returns true for the default.
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 impl BuildEncoder for FastConformerEncoderConfig {
@@ -98,6 +119,14 @@ impl BuildEncoder for FastConformerEncoderConfig {
         let is_valid = self.causal_convolution || self.kernel % 2 == 1;
         ensure("encoder.kernel", "an odd number unless the convolution is causal", is_valid, self.kernel)?;
         check_dropout("encoder.dropout", self.dropout)?;
+        let is_valid =
+            self.convolution_norm == ConvolutionNorm::Batch || self.batch_norm == BatchNormMode::Frozen;
+        ensure(
+            "encoder.batch_norm",
+            "\"frozen\" without convolution_norm = \"batch\"",
+            is_valid,
+            "\"trained\"",
+        )?;
         self.attention.check("encoder.attention")?;
         self.other_attention.iter().try_for_each(|limits| limits.check("encoder.other_attention"))?;
         self.subsampling.check()
@@ -112,6 +141,14 @@ impl BuildEncoder for FastConformerEncoderConfig {
     }
 
     fn subsamples(&self) -> bool {
+        true
+    }
+
+    fn dropout(&self) -> f32 {
+        self.dropout
+    }
+
+    fn recomputes(&self) -> bool {
         true
     }
 

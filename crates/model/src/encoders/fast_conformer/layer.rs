@@ -7,7 +7,7 @@ use std::sync::Arc;
 use candle_core::Tensor;
 use candle_nn::{Init, VarBuilder};
 
-use super::{AttentionLimits, ConvolutionNorm, FastConformerEncoderConfig};
+use super::{AttentionLimits, BatchNormMode, ConvolutionNorm, FastConformerEncoderConfig};
 use crate::config::{AdapterConfig, AdapterModule};
 use crate::encoders::feed_forward::{FeedForward, FeedForwardShape, RowDropout};
 use crate::layers::activations::{glu, silu};
@@ -17,6 +17,7 @@ use crate::layers::footprint::{self, Footprint};
 use crate::layers::layer_norm::LayerNorm;
 use crate::layers::linear::linear;
 use crate::layers::ragged::Ragged;
+use crate::layers::recompute::recompute;
 use crate::layers::relative_attention::{self, DistanceRange, relative_attention};
 use crate::training_pass::TrainingPass;
 use crate::{Linear, Result, random};
@@ -104,9 +105,40 @@ impl FastConformerLayer {
         let mut dropout = RowDropout { pass, ragged, rate: self.dropout };
         let x = self.feed_forward1.forward(x, &mut dropout)?;
         let x = (&x + dropout.apply(self.attention.forward(&x, ragged, positions)?)?)?;
-        let x = (&x + dropout.apply(self.convolution.forward(&x, ragged)?)?)?;
+        let convolved = self.convolution.forward(&x, ragged, dropout.pass.as_deref_mut())?;
+        let x = (&x + dropout.apply(convolved)?)?;
         let x = self.feed_forward2.forward(&x, &mut dropout)?;
         self.norm_out.apply(&x)
+    }
+
+    /// Applies the layer as [`Self::forward`], and saves only `x`.
+    pub(super) fn forward_recomputed(
+        &self,
+        x: &Tensor,
+        ragged: &Arc<Ragged>,
+        positions: &Arc<RelativePositions>,
+        pass: Option<&mut TrainingPass>,
+    ) -> Result<Tensor> {
+        let (layer, ragged, positions) = (self.clone(), ragged.clone(), positions.clone());
+        recompute(x, &self.parameters(), pass, move |x, pass| layer.forward(x, &ragged, &positions, pass))
+    }
+
+    /// Returns all parameters.
+    fn parameters(&self) -> Vec<&Tensor> {
+        let Self { feed_forward1, attention, convolution, feed_forward2, norm_out, .. } = self;
+        let SelfAttention { norm: attention_norm, projections: [q, k, v], out, .. } = attention;
+        let SelfAttention { positions, position_biases, .. } = attention;
+        let Convolution { norm, pointwise1, depthwise, inner_norm, pointwise2, .. } = convolution;
+        let inner_norm = match inner_norm {
+            InnerNorm::Batch(norm) => [&norm.weight, &norm.bias],
+            InnerNorm::Layer(norm) => [&norm.weight, &norm.bias],
+        };
+        let norms = [attention_norm, norm, norm_out].into_iter().flat_map(|norm| [&norm.weight, &norm.bias]);
+        let linear_layers = [q, k, v, out, positions, pointwise1, pointwise2];
+        let mut all: Vec<&Tensor> = linear_layers.into_iter().flat_map(Linear::parameters).collect();
+        all.extend(norms.chain(inner_norm).chain(position_biases).chain(depthwise));
+        all.extend([feed_forward1, feed_forward2].into_iter().flat_map(FeedForward::parameters));
+        all
     }
 
     /// Returns an upper bound of the memory of a padded batch.
@@ -213,19 +245,22 @@ impl Convolution {
             depthwise: [depthwise.get_with_hints((width, kernel), "weight", random::uniform(kernel))?, bias],
             past_taps: if config.causal_convolution { kernel - 1 } else { kernel / 2 },
             inner_norm: match config.convolution_norm {
-                ConvolutionNorm::Batch => InnerNorm::Batch(BatchNorm::new(width, &norm)?),
+                ConvolutionNorm::Batch => {
+                    let is_trained = config.batch_norm == BatchNormMode::Trained;
+                    InnerNorm::Batch(BatchNorm::new(width, &norm)?.with_batch_statistics(is_trained))
+                }
                 ConvolutionNorm::Layer => InnerNorm::Layer(LayerNorm::new(width, &norm)?),
             },
             pointwise2: Linear::with_optional_bias(width, width, has_bias, &module.pp("pointwise_conv2"))?,
         })
     }
 
-    fn forward(&self, x: &Tensor, ragged: &Arc<Ragged>) -> Result<Tensor> {
+    fn forward(&self, x: &Tensor, ragged: &Arc<Ragged>, pass: Option<&mut TrainingPass>) -> Result<Tensor> {
         let gated = glu(&self.pointwise1.apply(&self.norm.apply(x)?)?)?;
         let [weight, bias] = &self.depthwise;
         let convolved = depthwise(&gated, ragged, weight, bias, self.past_taps)?;
         let normalized = match &self.inner_norm {
-            InnerNorm::Batch(norm) => norm.apply(&convolved)?,
+            InnerNorm::Batch(norm) => norm.forward(&convolved, pass)?,
             InnerNorm::Layer(norm) => norm.apply(&convolved)?,
         };
         self.pointwise2.apply(&silu(&normalized)?)

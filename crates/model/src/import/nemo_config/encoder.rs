@@ -5,7 +5,7 @@ use super::super::section::{Section, describe};
 use super::TensorFacts;
 use crate::Result;
 use crate::encoders::{
-    AttentionLimits, ConvolutionNorm, DepthwiseSubsamplingConfig, FastConformerEncoderConfig,
+    AttentionLimits, BatchNormMode, ConvolutionNorm, DepthwiseSubsamplingConfig, FastConformerEncoderConfig,
 };
 
 /// Reads the encoder; `mels` is the number of mel bins of the front end.
@@ -54,6 +54,7 @@ pub(super) fn read(section: Section, mels: usize, facts: TensorFacts) -> Result<
         other_attention: attention,
         causal_convolution: read_causal_convolution(&section, kernel)?,
         convolution_norm,
+        batch_norm: BatchNormMode::Frozen,
         bias: section.flag("use_bias", facts.has_bias)?,
         scale_input: section.flag("xscaling", true)?,
         dropout: section.number("dropout", Some(0.1))? as f32,

@@ -9,7 +9,7 @@ use plain::PlainEncoder;
 
 use super::PackedFastConformer;
 use crate::encoders::fast_conformer::{
-    AttentionLimits, ConvolutionNorm, DepthwiseSubsamplingConfig, FastConformerEncoderConfig,
+    AttentionLimits, BatchNormMode, ConvolutionNorm, DepthwiseSubsamplingConfig, FastConformerEncoderConfig,
 };
 
 const BANDS: usize = 13;
@@ -26,6 +26,7 @@ fn config() -> FastConformerEncoderConfig {
         other_attention: Vec::new(),
         causal_convolution: false,
         convolution_norm: ConvolutionNorm::Batch,
+        batch_norm: BatchNormMode::Frozen,
         bias: true,
         scale_input: true,
         dropout: 0.0,
