@@ -1,4 +1,4 @@
-//! Tests that a model for inference is read without copies of its weights.
+//! Tests that reading a model for inference copies no weights.
 use std::path::Path;
 
 use panda::model::encoders::NumberFormat;

@@ -59,6 +59,7 @@ fn recognizer(kind: &str, preferred: Option<&str>, bidirectional: bool) -> Recog
         data: None,
         has_checksums: true,
         imported: None,
+        adapter_base: None,
     };
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.safetensors");

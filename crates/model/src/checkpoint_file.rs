@@ -198,14 +198,14 @@ impl CheckpointFile {
         let invalid = |expected: String, found: String| Error::checkpoint(&self.path, expected, found);
         let full_name = format!("{kind}/{name}");
         let place = self.tensors.get(&full_name).ok_or_else(|| invalid(full_name.clone(), "none".into()))?;
-        let (values, found) =
+        let (values, checksum) =
             self.read_values(place).map_err(Error::io(&self.path, "read the checkpoint"))?;
         // Tensors without a parameter have no checksum; the model reports them by name.
         let expected = self.metadata.checksums.get(&full_name).filter(|_| self.has_checksums());
-        check_checksum(&self.path, &full_name, expected, hex_checksum(found))?;
+        check_checksum(&self.path, &full_name, expected, hex_checksum(checksum))?;
         if let Some(index) = values.iter().position(|value| !value.is_finite()) {
-            let found = format!("{} at {index}", values[index]);
-            return Err(invalid(format!("finite values in {full_name}"), found));
+            let value = format!("{} at {index}", values[index]);
+            return Err(invalid(format!("finite values in {full_name}"), value));
         }
         Ok(values)
     }
@@ -246,17 +246,17 @@ fn read_header(file: &mut File, path: &Path) -> Result<(Metadata, u64)> {
     let mut length = [0; LENGTH_BYTES as usize];
     file.read_exact(&mut length).map_err(io_error)?;
     let header_bytes = u64::from_le_bytes(length);
-    let most = MAX_HEADER_BYTES.min(file_bytes - LENGTH_BYTES);
-    if header_bytes > most {
-        return Err(invalid(format!("a header of {header_bytes} bytes, more than {most}")));
+    let max_bytes = MAX_HEADER_BYTES.min(file_bytes - LENGTH_BYTES);
+    if header_bytes > max_bytes {
+        return Err(invalid(format!("a header of {header_bytes} bytes, more than {max_bytes}")));
     }
     let mut header = Vec::new();
     file.take(header_bytes).read_to_end(&mut header).map_err(io_error)?;
     let header: Metadata = serde_json::from_slice(&header).map_err(|error| invalid(error.to_string()))?;
     let data_start = LENGTH_BYTES + header_bytes;
-    let whole = data_start.checked_add(header.data_len() as u64);
-    if whole != Some(file_bytes) {
-        let expected = whole.map_or_else(|| "more".into(), |bytes| bytes.to_string());
+    let expected_bytes = data_start.checked_add(header.data_len() as u64);
+    if expected_bytes != Some(file_bytes) {
+        let expected = expected_bytes.map_or_else(|| "more".into(), |bytes| bytes.to_string());
         return Err(invalid(format!("{file_bytes} bytes of {expected}")));
     }
     Ok((header, data_start))
@@ -282,16 +282,17 @@ fn parse_metadata(json: &str, path: &Path) -> Result<StoredMetadata> {
         let expected = format!("an imported source of version {SOURCE_VERSION}");
         return Err(invalid(&expected, version.to_string()));
     }
-    let found = metadata.fields_checksum().map_err(|error| invalid("metadata in JSON", error.to_string()))?;
+    let checksum =
+        metadata.fields_checksum().map_err(|error| invalid("metadata in JSON", error.to_string()))?;
     let expected = metadata.checksums.get(FIELDS_KEY).filter(|_| metadata.version > OLDEST_VERSION);
     if metadata.version > OLDEST_VERSION && expected.is_none() {
         return Err(invalid("checksums", "none, in a version that has them".to_owned()));
     }
-    check_checksum(path, "the metadata", expected, found)?;
+    check_checksum(path, "the metadata", expected, checksum)?;
     Ok(metadata)
 }
 
-/// Compares the checksum of a part with the stored one, if there is one.
+/// Compares the checksum of a part with the stored one, if any.
 fn check_checksum(path: &Path, part: &str, expected: Option<&String>, found: String) -> Result<()> {
     match expected {
         Some(expected) if *expected != found => {

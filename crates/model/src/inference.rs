@@ -74,7 +74,7 @@ impl Model {
         Ok(self.clone().with_packed(packed))
     }
 
-    /// Returns the number format of an encoder whose weights are packed for inference.
+    /// Returns the number format of a packed encoder.
     ///
     /// None if the encoder computes in candle.
     pub fn encoder_format(&self) -> Option<NumberFormat> {
@@ -83,7 +83,8 @@ impl Model {
 
     /// Packs the current weights of the encoder for inference without candle.
     ///
-    /// Weights include the updates of an adapter. None if the kind of encoder has no such implementation, or the model has a custom encoder.
+    /// Weights include the updates of an adapter. None if the kind of encoder has no such
+    /// implementation, or the model has a custom encoder.
     ///
     /// # Errors
     /// Errors of candle; [`Error::Shape`] for weights that the encoder does not support, or for
@@ -160,11 +161,11 @@ fn pack(
 
 /// Checks the format of an encoder, which is `f32` without packed weights.
 fn expect_format(packed: Option<&Arc<PackedEncoder>>, format: NumberFormat) -> Result<()> {
-    let found = packed.map_or(NumberFormat::F32, |packed| packed.format);
-    match found == format {
+    let actual = packed.map_or(NumberFormat::F32, |packed| packed.format);
+    match actual == format {
         true => Ok(()),
         false => {
-            Err(Error::shape("format", format!("{found:?}, that of this encoder"), format!("{format:?}")))
+            Err(Error::shape("format", format!("{actual:?}, that of this encoder"), format!("{format:?}")))
         }
     }
 }

@@ -250,9 +250,9 @@ impl Initial {
                 let values = values.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
                 match values {
                     Some(values) if values.len() == shape.elem_count() => values,
-                    found => {
-                        let found = found.map_or(0, |values| values.len());
-                        candle_core::bail!("{name}: expected {} values, found {found}", shape.elem_count())
+                    other => {
+                        let count = other.map_or(0, |values| values.len());
+                        candle_core::bail!("{name}: expected {} values, found {count}", shape.elem_count())
                     }
                 }
             }

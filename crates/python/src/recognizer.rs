@@ -75,7 +75,7 @@ impl Recording {
 enum LoadedRecording {
     Short(Audio),
     /// The transcription of a recording that was processed in parts.
-    Long(Transcription),
+    Long(Box<Transcription>),
 }
 
 /// A recognizer; calls of several threads take turns.
@@ -188,7 +188,7 @@ impl Recognizer {
                     short_recordings.push(audio);
                     None
                 }
-                LoadedRecording::Long(transcription) => Some(transcription),
+                LoadedRecording::Long(transcription) => Some(*transcription),
             });
         }
         let mut short_transcriptions = self.recognizer.transcribe_all(&short_recordings).into_iter();
@@ -218,7 +218,8 @@ impl Recognizer {
                 }
                 let chunks = audio.samples.chunks(SAMPLES_PER_CHUNK).map(|chunk| Ok(chunk.to_vec()));
                 let transcription = self.recognizer.transcribe_chunks(chunks, self.window);
-                Ok(LoadedRecording::Long(transcription.map_err(|error| named_error(&name, error))?))
+                let transcription = transcription.map_err(|error| named_error(&name, error))?;
+                Ok(LoadedRecording::Long(Box::new(transcription)))
             }
             Recording::File(path) => {
                 let open = || {
@@ -238,7 +239,7 @@ impl Recognizer {
                     error @ recognizer::Error::Model(model::Error::Speech(_)) => to_python_error(error),
                     error => named_error(&path.display().to_string(), error),
                 });
-                Ok(LoadedRecording::Long(transcription?))
+                Ok(LoadedRecording::Long(Box::new(transcription?)))
             }
         }
     }

@@ -111,7 +111,7 @@ impl Recognizer {
         Self::load_as(path, NumberFormat::F32)
     }
 
-    /// Loads a checkpoint with a number format of the encoder's weights and products.
+    /// Loads a checkpoint with a number format of the encoder.
     ///
     /// bf16 needs half of the memory and, on CPUs with instructions for it, less time. It applies
     /// to FastConformer encoders. The memory is that of [`Model::read_for_inference`].

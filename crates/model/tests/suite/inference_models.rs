@@ -1,4 +1,4 @@
-//! Models that are read for inference compared with models that are read completely.
+//! Models for inference compared with models that are read completely.
 use std::path::Path;
 
 use candle_core::{Device, Tensor};
@@ -135,8 +135,8 @@ fn damaged_and_foreign_tensors_are_errors_when_they_are_read() {
     assert_eq!(file.recipe(), Checkpoint::read(&path).unwrap().recipe);
     assert!(file.has_checksums() && file.imported().is_none());
     // A recipe with other shapes.
-    let other = recipe("", RNNT).replace("width = 8", "width = 16");
-    let config = ModelConfig::from_recipe(&other, Path::new("other")).unwrap();
+    let wider = recipe("", RNNT).replace("width = 8", "width = 16");
+    let config = ModelConfig::from_recipe(&wider, Path::new("wider")).unwrap();
     let error = Model::from_file(&file, &config, 5, NumberFormat::F32).err().unwrap();
     assert!(matches!(error, Error::Checkpoint { .. }), "{error}");
 }

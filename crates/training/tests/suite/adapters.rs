@@ -98,6 +98,22 @@ fn an_adapter_is_trained_resumed_extracted_and_merged() {
 }
 
 #[test]
+fn recomputed_layers_train_an_adapter_to_the_same_weights() {
+    let toy = toy_with_trained_model();
+    let weights = |folder: &str, changes: &[(&str, &str)]| {
+        let recipe = recipe_from_first(&toy, "[adapter]\nrank = 2", changes);
+        run(&recipe, None, &toy.path(folder), 1, StartMode::Fresh).unwrap();
+        read_last(&toy.path(folder)).weights
+    };
+    let recompute = ("epochs = 3", "epochs = 3\nrecompute = true");
+    let (saved, recomputed) = (weights("saved", &[]), weights("recomputed", &[recompute]));
+    assert!(
+        saved.iter().filter(|(name, _)| name.ends_with(".lora_b")).any(|(_, b)| b.iter().any(|&x| x != 0.0))
+    );
+    assert_eq!(recomputed, saved);
+}
+
+#[test]
 fn a_run_from_an_adapted_checkpoint_continues_its_adapter() {
     let toy = toy_with_trained_model();
     let adapter = "frozen = [\"predictor\", \"joint\", \"ctc\"]\n[adapter]\nrank = 2";

@@ -71,17 +71,18 @@ fn multiply_rows<const R: usize>(left: &[Tile], first: usize, right: [&[Tile]; 2
     for (left, (right0, right1)) in left.iter().zip(right[0].iter().zip(right[1])) {
         let right = [right0, right1];
         for pair in 0..TILE_SIDE {
-            // SAFETY: a tile has 16 rows of 64 bytes, in the left one with four bytes at `2 * pair`.
+            // SAFETY: a tile has 16 rows of 64 bytes, and in the left one four of them are read.
             unsafe {
                 let columns: [__m512bh; R] = std::array::from_fn(|panel| {
                     let columns = right[panel].0.as_ptr().add(pair * 2 * TILE_SIDE);
-                    std::mem::transmute(_mm512_load_si512(columns.cast()))
+                    std::mem::transmute::<__m512i, __m512bh>(_mm512_load_si512(columns.cast()))
                 });
                 for (i, sums) in sums.iter_mut().enumerate() {
                     let row_pair = left.0.as_ptr().add((first + i) * 2 * TILE_SIDE + 2 * pair);
                     let row_pair = _mm512_set1_epi32(row_pair.cast::<i32>().read());
+                    let row_pair = std::mem::transmute::<__m512i, __m512bh>(row_pair);
                     for (sum, columns) in sums.iter_mut().zip(columns) {
-                        *sum = _mm512_dpbf16_ps(*sum, std::mem::transmute(row_pair), columns);
+                        *sum = _mm512_dpbf16_ps(*sum, row_pair, columns);
                     }
                 }
             }
