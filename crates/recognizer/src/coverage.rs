@@ -22,7 +22,7 @@ use crate::{Error, Result};
 use intervals::{complement, extend, union};
 use label_posteriors::LabelPosteriors;
 use recovery::{FoundWord, GapSearch, Recovery, SearchedGap};
-use tiling::{Tile, TilingInput, tile};
+use tiling::{LabeledRange, TilingInput, tile};
 
 /// Shortest gap next to a word, and shortest part that is checked.
 const MIN_GAP_SECONDS: f64 = 0.1;
@@ -208,7 +208,7 @@ fn token_ranges(transcription: &Transcription, samples: usize, sample_rate: u32)
 }
 
 /// Returns the gaps among ranges with their kinds.
-fn gaps(tiles: &[Tile]) -> impl Iterator<Item = Range<usize>> {
+fn gaps(tiles: &[LabeledRange]) -> impl Iterator<Item = Range<usize>> {
     tiles.iter().filter(|(_, kind)| *kind == CoverageKind::Gap).map(|(range, _)| range.clone())
 }
 

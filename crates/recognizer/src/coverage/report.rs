@@ -1,7 +1,7 @@
 //! The report of a recording: segments, recovered words, gaps, and totals.
 use serde::{Deserialize, Serialize};
 
-use super::tiling::Tile;
+use super::tiling::LabeledRange;
 
 /// The contents of every second of a recording; [`Recognizer::cover`](crate::Recognizer::cover).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -112,7 +112,7 @@ pub enum GapStatus {
 impl Coverage {
     /// Creates the report of ranges of samples.
     pub(super) fn new(
-        tiles: &[Tile],
+        tiles: &[LabeledRange],
         sample_rate: u32,
         recovered: Vec<RecoveredWord>,
         gaps: Vec<CoverageGap>,
@@ -129,7 +129,7 @@ impl Coverage {
             silence: of_count(count(CoverageKind::Silence)),
             gap: of_count(count(CoverageKind::Gap)),
         };
-        let segment = |(range, kind): &Tile| CoverageSegment {
+        let segment = |(range, kind): &LabeledRange| CoverageSegment {
             start: seconds(range.start),
             end: seconds(range.end),
             kind: *kind,
@@ -159,7 +159,7 @@ mod tests {
             CoverageKind::Recovered,
         ];
         let edges = [0, 3, 1000, 1007, 7001, 8003];
-        let tiles: Vec<Tile> =
+        let tiles: Vec<LabeledRange> =
             edges.windows(2).zip(kinds).map(|(edge, kind)| (edge[0]..edge[1], kind)).collect();
         let coverage = Coverage::new(&tiles, 16_000, Vec::new(), Vec::new());
         let sum = |CoverageShares { words, recovered, silence, gap }: CoverageShares| {

@@ -24,7 +24,7 @@ pub(super) struct TilingInput {
 }
 
 /// A range of samples with its kind.
-pub(super) type Tile = (Range<usize>, CoverageKind);
+pub(super) type LabeledRange = (Range<usize>, CoverageKind);
 
 /// Returns ranges that contain every sample once; the kinds of adjacent ranges differ.
 ///
@@ -35,7 +35,7 @@ pub(super) type Tile = (Range<usize>, CoverageKind);
 ///    words, belong to the word.
 ///
 /// If a sample is near a word of each search, it is of the one of the ordinary search.
-pub(super) fn tile(input: &TilingInput) -> Vec<Tile> {
+pub(super) fn tile(input: &TilingInput) -> Vec<LabeledRange> {
     let TilingInput { samples, tolerance, min_gap, min_pause, .. } = *input;
     let extended = |ranges: &[Range<usize>]| {
         union(ranges.iter().map(|range| extend(range, tolerance, tolerance, samples)))
@@ -80,8 +80,8 @@ pub(super) fn tile(input: &TilingInput) -> Vec<Tile> {
 }
 
 /// Joins adjacent ranges of the same kind.
-fn join(tiles: Vec<Tile>) -> Vec<Tile> {
-    let mut joined: Vec<Tile> = Vec::with_capacity(tiles.len());
+fn join(tiles: Vec<LabeledRange>) -> Vec<LabeledRange> {
+    let mut joined: Vec<LabeledRange> = Vec::with_capacity(tiles.len());
     for (range, kind) in tiles {
         match joined.last_mut() {
             Some((last, last_kind)) if *last_kind == kind => last.end = range.end,
@@ -96,12 +96,12 @@ fn join(tiles: Vec<Tile>) -> Vec<Tile> {
 /// A short range has less than `min_len` samples. The arguments of `choose` are the kinds of the
 /// words before and after it.
 fn assign_short_tiles(
-    tiles: &mut [Tile],
+    tiles: &mut [LabeledRange],
     is_affected: impl Fn(&CoverageKind) -> bool,
     min_len: usize,
     choose: impl Fn(Option<CoverageKind>, Option<CoverageKind>) -> Option<CoverageKind>,
 ) {
-    let spoken = |tile: Option<&Tile>| tile.map(|(_, kind)| *kind).filter(|kind| kind.is_spoken());
+    let spoken = |tile: Option<&LabeledRange>| tile.map(|(_, kind)| *kind).filter(|kind| kind.is_spoken());
     for index in 0..tiles.len() {
         let (range, kind) = &tiles[index];
         if !is_affected(kind) || range.len() >= min_len {

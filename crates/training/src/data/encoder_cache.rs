@@ -18,4 +18,4 @@ mod file;
 
 pub(crate) use compute::EncoderCacheConfig;
 pub(crate) use encoded_set::EncodedTrainingSet;
-use file::{CacheKey, EncoderCache, EncoderCacheWriter, EncoderRows};
+use file::{EncoderCache, EncoderCacheKey, EncoderCacheWriter, EncoderRows};

@@ -8,7 +8,7 @@ use model::tensors::with_slice;
 use recognizer::LengthMismatch;
 use speech::files::{Destination, check_regular};
 
-use super::{CacheKey, EncodedTrainingSet, EncoderCache, EncoderCacheWriter};
+use super::{EncodedTrainingSet, EncoderCache, EncoderCacheKey, EncoderCacheWriter};
 use crate::data::{Batch, BatchSource, PREFETCHED_BATCHES, Prefetcher, TrainingSet};
 use crate::observer::Observer;
 use crate::recipe::RowFormat;
@@ -139,7 +139,7 @@ impl EncoderCacheConfig<'_> {
     }
 
     /// Returns the path of the file: in `data.cache` one for each key.
-    fn path(&self, key: &CacheKey) -> PathBuf {
+    fn path(&self, key: &EncoderCacheKey) -> PathBuf {
         let Some(folder) = self.shared_folder else { return self.run_folder.join(ENCODER_CACHE_FILE) };
         let mut hash = md5::Context::new();
         hash.consume(key.settings);
@@ -149,8 +149,8 @@ impl EncoderCacheConfig<'_> {
     }
 
     /// Returns the key of a set's cache.
-    fn key(&self, set: &TrainingSet) -> Result<CacheKey> {
-        Ok(CacheKey {
+    fn key(&self, set: &TrainingSet) -> Result<EncoderCacheKey> {
+        Ok(EncoderCacheKey {
             settings: self.settings()?,
             format: self.format,
             width: self.model.encoder().width(),

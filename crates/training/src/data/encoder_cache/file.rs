@@ -24,7 +24,7 @@ const FOOTER_BYTES: usize = 8 + 4;
 
 /// Identifies the contents of a cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct CacheKey {
+pub(super) struct EncoderCacheKey {
     /// Hash of encoder and front end.
     pub settings: [u8; HASH_BYTES],
     pub format: RowFormat,
@@ -71,7 +71,7 @@ pub(super) struct EncoderRows {
 
 /// The place of an utterance's rows in the file.
 #[derive(Debug, Clone, Copy)]
-struct CacheEntry {
+struct EncoderCacheEntry {
     content: [u8; HASH_BYTES],
     /// 0 for an utterance without rows.
     offset: u64,
@@ -81,7 +81,7 @@ struct CacheEntry {
     seconds: f64,
 }
 
-impl CacheEntry {
+impl EncoderCacheEntry {
     fn to_bytes(self) -> [u8; ENTRY_BYTES] {
         let mut bytes = [0; ENTRY_BYTES];
         bytes[..16].copy_from_slice(&self.content);
@@ -98,7 +98,7 @@ impl CacheEntry {
         let (rows, rest) = rest.split_first_chunk::<4>()?;
         let (checksum, rest) = rest.split_first_chunk::<4>()?;
         let seconds = rest.first_chunk::<8>()?;
-        Some(CacheEntry {
+        Some(EncoderCacheEntry {
             content: *content,
             offset: u64::from_le_bytes(*offset),
             rows: u32::from_le_bytes(*rows),
@@ -109,7 +109,7 @@ impl CacheEntry {
 }
 
 /// Encodes the header of a file.
-fn header(key: &CacheKey) -> Vec<u8> {
+fn header(key: &EncoderCacheKey) -> Vec<u8> {
     let mut bytes = FILE_SIGNATURE.to_vec();
     bytes.extend(key.settings);
     for number in [key.format.bytes(), key.width] {
@@ -125,7 +125,7 @@ pub(super) struct EncoderCacheWriter<'a> {
     format: RowFormat,
     width: usize,
     position: u64,
-    entries: Vec<CacheEntry>,
+    entries: Vec<EncoderCacheEntry>,
 }
 
 impl<'a> EncoderCacheWriter<'a> {
@@ -133,10 +133,11 @@ impl<'a> EncoderCacheWriter<'a> {
     ///
     /// # Errors
     /// Those of the file.
-    pub(super) fn new(file: &'a mut dyn Write, key: &CacheKey) -> io::Result<Self> {
+    pub(super) fn new(file: &'a mut dyn Write, key: &EncoderCacheKey) -> io::Result<Self> {
         let header = header(key);
         file.write_all(&header)?;
-        let absent = |&content| CacheEntry { content, offset: 0, rows: 0, checksum: 0, seconds: f64::NAN };
+        let absent =
+            |&content| EncoderCacheEntry { content, offset: 0, rows: 0, checksum: 0, seconds: f64::NAN };
         let entries = key.contents.iter().map(absent).collect();
         let position = header.len() as u64;
         Ok(EncoderCacheWriter { file, header, format: key.format, width: key.width, position, entries })
@@ -185,12 +186,12 @@ pub(super) struct EncoderCache {
     file: Mutex<File>,
     format: RowFormat,
     width: usize,
-    entries: Vec<CacheEntry>,
+    entries: Vec<EncoderCacheEntry>,
 }
 
 impl EncoderCache {
     /// Opens a file, and compares it with a key.
-    pub(super) fn open(path: &Path, key: &CacheKey) -> std::result::Result<Self, Mismatch> {
+    pub(super) fn open(path: &Path, key: &EncoderCacheKey) -> std::result::Result<Self, Mismatch> {
         let unreadable = |error: io::Error| match error.kind() {
             io::ErrorKind::NotFound => Mismatch::Missing,
             io::ErrorKind::UnexpectedEof => Mismatch::Damaged,
@@ -227,12 +228,13 @@ impl EncoderCache {
             return Err(Mismatch::Damaged);
         }
         // 3. The utterances.
-        let entries: Option<Vec<CacheEntry>> = chunks.iter().map(CacheEntry::from_bytes).collect();
+        let entries: Option<Vec<EncoderCacheEntry>> =
+            chunks.iter().map(EncoderCacheEntry::from_bytes).collect();
         let Some(entries) = entries else { return Err(Mismatch::Damaged) };
         if !entries.iter().map(|entry| &entry.content).eq(&key.contents) {
             return Err(Mismatch::OtherUtterances);
         }
-        let CacheKey { format, width, .. } = *key;
+        let EncoderCacheKey { format, width, .. } = *key;
         Ok(EncoderCache { path: path.to_owned(), file: Mutex::new(file), format, width, entries })
     }
 
@@ -280,91 +282,4 @@ impl EncoderCache {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const WIDTH: usize = 3;
-
-    fn key(format: RowFormat) -> CacheKey {
-        let contents = vec![[1; HASH_BYTES], [2; HASH_BYTES], [3; HASH_BYTES], [4; HASH_BYTES]];
-        CacheKey { settings: [9; HASH_BYTES], format, width: WIDTH, contents }
-    }
-
-    /// Values whose bits need all of `f32`.
-    fn rows(count: usize) -> Vec<f32> {
-        (0..count * WIDTH).map(|i| ((i + 1) as f32 * 0.37).sin() * 1.5).collect()
-    }
-
-    /// Writes the utterances 2, 0 and 3; utterance 1 cannot be used.
-    fn write(key: &CacheKey) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        let mut writer = EncoderCacheWriter::new(&mut bytes, key).unwrap();
-        writer.add(2, &rows(5), None).unwrap();
-        writer.add(0, &rows(2), Some(1.25)).unwrap();
-        writer.add(3, &[], None).unwrap();
-        writer.finish().unwrap();
-        bytes
-    }
-
-    #[test]
-    fn rows_are_read_as_written_in_both_formats() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("rows");
-        for format in [RowFormat::F32, RowFormat::Bf16] {
-            let key = key(format);
-            std::fs::write(&path, write(&key)).unwrap();
-            let cache = EncoderCache::open(&path, &key).unwrap();
-            for (index, count, other_seconds) in [(0, 2, Some(1.25)), (2, 5, None), (3, 0, None)] {
-                let encoded = cache.read(index).unwrap().unwrap();
-                assert_eq!((encoded.rows, encoded.other_seconds), (count, other_seconds));
-                for (found, value) in encoded.values.iter().zip(rows(count)) {
-                    // Half a unit in the last of 8 bits.
-                    let tolerance = if format == RowFormat::F32 { 0.0 } else { value.abs() / 256.0 };
-                    assert!((found - value).abs() <= tolerance, "{found} {value}");
-                }
-            }
-            assert_eq!(cache.read(1).unwrap(), None);
-            assert!(matches!(cache.read(4), Err(Error::EncoderCache { .. })));
-        }
-        let bf16_rows = EncoderCache::open(&path, &key(RowFormat::Bf16)).unwrap().read(2).unwrap().unwrap();
-        assert_ne!(bf16_rows.values, rows(5));
-    }
-
-    #[test]
-    fn other_keys_are_mismatches() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("rows");
-        let valid = key(RowFormat::F32);
-        assert_eq!(EncoderCache::open(&path, &valid).unwrap_err(), Mismatch::Missing);
-        std::fs::write(&path, write(&valid)).unwrap();
-        for (other, expected) in [
-            (CacheKey { settings: [8; HASH_BYTES], ..valid.clone() }, Mismatch::OtherSettings),
-            (CacheKey { width: 4, ..valid.clone() }, Mismatch::OtherSettings),
-            (key(RowFormat::Bf16), Mismatch::OtherSettings),
-            (CacheKey { contents: valid.contents[..3].to_vec(), ..valid.clone() }, Mismatch::OtherUtterances),
-            (CacheKey { contents: vec![[1; HASH_BYTES]; 4], ..valid.clone() }, Mismatch::OtherUtterances),
-        ] {
-            assert_eq!(EncoderCache::open(&path, &other).unwrap_err(), expected);
-        }
-    }
-
-    #[test]
-    fn each_flipped_byte_and_each_shorter_file_is_detected() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("rows");
-        let key = key(RowFormat::Bf16);
-        let bytes = write(&key);
-        let is_valid = |bytes: &[u8]| {
-            std::fs::write(&path, bytes).unwrap();
-            EncoderCache::open(&path, &key)
-                .is_ok_and(|cache| (0..key.contents.len()).all(|index| cache.read(index).is_ok()))
-        };
-        assert!(is_valid(&bytes));
-        for position in 0..bytes.len() {
-            let mut damaged = bytes.clone();
-            damaged[position] ^= 1;
-            assert!(!is_valid(&damaged), "byte {position}");
-            assert!(!is_valid(&bytes[..position]), "length {position}");
-        }
-    }
-}
+mod tests;
