@@ -62,6 +62,9 @@ struct BenchArgs {
     /// Run only the smallest cases, in less than a minute
     #[arg(long)]
     quick: bool,
+    /// Run only the cases whose names contain this text
+    #[arg(long, value_name = "TEXT")]
+    case: Option<String>,
     /// Write the results as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -134,7 +137,15 @@ fn run(arguments: &BenchArgs) -> Result<()> {
         [&arguments.checkpoint, &arguments.manifest].into_iter().flatten().map(PathBuf::as_path).collect();
     let open = |path: &Option<PathBuf>| path.as_ref().map(|path| OutputFile::new(path, &inputs)).transpose();
     let (json, svg) = (open(&arguments.json)?, open(&arguments.svg)?);
-    let plan = arguments.suite.plan(&options)?;
+    let mut plan = arguments.suite.plan(&options)?;
+    if let Some(text) = &arguments.case {
+        plan.cases.retain(|case| case.name.contains(text));
+    }
+    if plan.cases.is_empty() {
+        let expected = "a part of the name of a case";
+        let text = arguments.case.clone().unwrap_or_default();
+        return Err(Error::Argument { argument: "--case", expected, found: text });
+    }
     let repeats = arguments.repeats.unwrap_or(repeats).into();
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {

@@ -1,7 +1,8 @@
-//! Command-line arguments of audio input: channel, sample rate, silence filter.
+//! Command-line arguments of recognizers: audio input, number format, silence filter.
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use model::encoders::NumberFormat;
 use recognizer::Recognizer;
 use speech::{AudioChange, Channel, Conversion};
 
@@ -9,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::numbers;
 use crate::printing::warnln;
 
-/// Arguments that control how recordings are read.
+/// Arguments that control how recordings are read and encoded.
 #[derive(clap::Args)]
 pub(crate) struct AudioArguments {
     /// Use this channel of multichannel recordings, counted from 1; `mix` averages all channels
@@ -18,6 +19,9 @@ pub(crate) struct AudioArguments {
     /// Resample recordings to the model's sample rate; without it, another rate is an error
     #[arg(long)]
     resample: bool,
+    /// Number format of a FastConformer's weights and products; bf16 halves their memory
+    #[arg(long, value_name = "f32|bf16", default_value = "f32")]
+    encoder_format: NumberFormat,
 }
 
 /// Arguments of the silence filter.
@@ -32,7 +36,7 @@ pub(crate) struct SilenceArguments {
 impl AudioArguments {
     /// Loads a recognizer with these audio options and prints the checkpoint's warning.
     pub(crate) fn load(&self, checkpoint: &Path) -> Result<Recognizer> {
-        let recognizer = Recognizer::load(checkpoint)?;
+        let recognizer = Recognizer::load_as(checkpoint, self.encoder_format)?;
         recognizer.warning().iter().for_each(|warning| warnln!("warning: {warning}"));
         Ok(recognizer.with_conversion(Conversion { channel: self.channel, resample: self.resample }))
     }
@@ -40,7 +44,8 @@ impl AudioArguments {
     /// Returns the first of these arguments that was given.
     pub(crate) fn first_given(&self) -> Option<&'static str> {
         let channel = (self.channel != Channel::Mix).then_some("--channel");
-        channel.or(self.resample.then_some("--resample"))
+        let format = (self.encoder_format != NumberFormat::F32).then_some("--encoder-format");
+        channel.or(self.resample.then_some("--resample")).or(format)
     }
 
     /// Adds advice to an error that an argument of this group avoids.

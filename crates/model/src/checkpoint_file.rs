@@ -157,8 +157,22 @@ impl CheckpointFile {
     /// [`Error::Checkpoint`] for an unknown name, a wrong checksum, or a value that is not finite;
     /// [`Error::Io`].
     pub fn read_weight(&self, name: &str) -> Result<Vec<f32>> {
-        let kind = if self.kinds.contains_key("average") { "average" } else { "weight" };
-        self.read(kind, name)
+        self.read(self.weight_kind(), name)
+    }
+
+    /// Returns the kind of the values that [`Self::read_weight`] reads.
+    fn weight_kind(&self) -> &'static str {
+        if self.kinds.contains_key("average") { "average" } else { "weight" }
+    }
+
+    /// Checks the values that [`Self::read_weight`] does not read, one tensor at a time.
+    ///
+    /// # Errors
+    /// As [`Self::read_weight`].
+    pub(crate) fn check_other_values(&self) -> Result<()> {
+        let other_kinds = self.kinds.iter().filter(|(kind, _)| *kind != self.weight_kind());
+        let mut names = other_kinds.flat_map(|(kind, names)| names.iter().map(move |name| (kind, name)));
+        names.try_for_each(|(kind, name)| self.read(kind, name).map(drop))
     }
 
     /// Reads all values.

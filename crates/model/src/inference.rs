@@ -46,6 +46,7 @@ impl Model {
         let shapes = Self::shapes(config, labels)?;
         file.check(&shapes)?;
         Self::check_memory(config, &shapes, 1)?;
+        file.check_other_values()?;
         let packed = pack(config, format, &mut |name| file.read_weight(name))?;
         expect_format(packed.as_ref(), format)?;
         let is_packed =

@@ -106,7 +106,8 @@ impl Recognizer {
         let sources = FusionSources { lm, minus_lm, phrases };
         let (recognizer, mut warnings) = py.detach(|| {
             threads::install(|| {
-                let recognizer = recognizer::Recognizer::load(&path).map_err(to_python_error)?;
+                let format = options.encoder_format()?;
+                let recognizer = recognizer::Recognizer::load_as(&path, format).map_err(to_python_error)?;
                 options.apply(recognizer, &sources)
             })?
         })?;

@@ -10,6 +10,7 @@ use decoding::{
     ngram::{Ngram, NgramTable, OutOfVocabulary, WordNgram, WordNgramOptions},
     read_phrases,
 };
+use model::encoders::NumberFormat;
 use pyo3::{PyErr, PyResult, exceptions::PyValueError};
 use recognizer::{LatticeSearch, Recognizer, SearchConfig, WindowConfig, conversion_warnings};
 use serde::Deserialize;
@@ -48,6 +49,7 @@ pub struct RecognizerOptions {
     /// Channel from 1; none averages all.
     channel: Option<u32>,
     resample: bool,
+    encoder_format: String,
     silence: f64,
     omit_special: bool,
     /// Seconds from which a recording is processed in parts.
@@ -121,6 +123,15 @@ impl RecognizerOptions {
         Err(PyValueError::new_err(format!(
             "overlap: expected seconds from 0 to less than the window of {seconds}, found {overlap}"
         )))
+    }
+
+    /// Number format of the encoder.
+    ///
+    /// # Errors
+    /// `ValueError` for another name.
+    pub fn encoder_format(&self) -> PyResult<NumberFormat> {
+        let parsed = self.encoder_format.parse();
+        parsed.map_err(|error: String| PyValueError::new_err(format!("encoder_format: {error}")))
     }
 
     /// Windows of a long recording.

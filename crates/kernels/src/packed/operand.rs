@@ -36,6 +36,19 @@ pub enum NumberFormat {
     Bf16,
 }
 
+impl std::str::FromStr for NumberFormat {
+    type Err = String;
+
+    /// Parses `f32` or `bf16`.
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "f32" => Ok(NumberFormat::F32),
+            "bf16" => Ok(NumberFormat::Bf16),
+            _ => Err(format!("expected f32 or bf16, found {name}")),
+        }
+    }
+}
+
 /// A packed operand of matrix products with reusable memory.
 #[derive(Debug)]
 pub struct PackedOperand {
