@@ -165,7 +165,7 @@ impl CheckpointFile {
         if self.kinds.contains_key("average") { "average" } else { "weight" }
     }
 
-    /// Checks the values that [`Self::read_weight`] does not read, one tensor at a time.
+    /// Checks the values that [`Self::read_weight`] does not read, tensor by tensor.
     ///
     /// # Errors
     /// As [`Self::read_weight`].
