@@ -153,15 +153,11 @@ impl GapSearch<'_> {
     }
 
     /// Returns the audio of a window; a quiet gap is amplified to `level` in dB.
-    ///
-    /// Louder audio around it is clipped at the amplitude of a sine of that level.
     fn window_audio(&self, window: &SearchWindow, gap: &Range<usize>, level: f64) -> Audio {
         let mut samples = self.audio.samples[window.samples.clone()].to_vec();
         let gain_db = (level - self.energies.max_level(gap.clone())).min(MAX_GAIN_DB);
         if window.is_amplified && gain_db > 0.0 {
-            let [gain, power_root] = [gain_db, level].map(|db| 10f64.powf(db / 20.0) as f32);
-            let limit = SQRT_2 * power_root;
-            samples.iter_mut().for_each(|sample| *sample = (*sample * gain).clamp(-limit, limit));
+            amplify(&mut samples, gain_db, level);
         }
         Audio { samples, sample_rate: self.audio.sample_rate }
     }
@@ -269,6 +265,13 @@ impl SearchedGap {
     }
 }
 
+/// Amplifies samples; louder ones are clipped at the amplitude of a sine of `level` dB.
+fn amplify(samples: &mut [f32], gain_db: f64, level: f64) {
+    let [gain, power_root] = [gain_db, level].map(|db| 10f64.powf(db / 20.0) as f32);
+    let limit = SQRT_2 * power_root;
+    samples.iter_mut().for_each(|sample| *sample = (*sample * gain).clamp(-limit, limit));
+}
+
 /// Returns the labels of the model only, if separate.
 fn model_labels(result: &SearchResult) -> &[DecodedToken] {
     result.unfused.as_ref().map_or(&result.best.labels, |unfused| &unfused.labels)
@@ -277,6 +280,20 @@ fn model_labels(result: &SearchResult) -> &[DecodedToken] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_quiet_sine_is_amplified_and_loud_audio_clipped() {
+        // A sine of amplitude 0.01 (-43 dB) to -13 dB, next to one of 0.5 (-9 dB).
+        let sine = |amplitude: f32| (0..4000).map(move |n| amplitude * (n as f32 * 0.7).sin());
+        let samples: Vec<f32> = sine(0.01).chain(sine(0.5)).collect();
+        let level = |samples: &[f32]| FrameEnergies::new(samples, 8000).max_level(0..3000);
+        let (quiet, target) = (level(&samples), level(&samples) + 30.0);
+        let mut amplified = samples;
+        amplify(&mut amplified, target - quiet, target);
+        assert!((level(&amplified) - target).abs() < 0.1, "{} {target}", level(&amplified));
+        let max = amplified.iter().fold(0f32, |max, sample| max.max(sample.abs()));
+        assert!((max - 0.01 * 10f32.powf(1.5)).abs() < 0.01, "{max}");
+    }
 
     #[test]
     fn parts_of_a_gap_accept_every_sample_once() {

@@ -20,6 +20,7 @@ mod memory_plan;
 mod mlperf;
 #[path = "../../../speech/tests/suite/mutants.rs"]
 mod mutants;
+mod pause_model;
 mod presets;
 mod pretrained;
 mod rank_differences;
