@@ -1,13 +1,11 @@
 //! Tests of runs with low-rank adapters and learning rates by part.
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
 
-use distributed::ProcessGroup;
 use model::{Adapter, Checkpoint, merge_adapter, remove_adapter};
 use recognizer::Recognizer;
-use training::recipe::RecipeOverrides;
-use training::{Result, StartMode, train_with};
+use training::StartMode;
 
+use super::adapting::{read_last, run};
 use super::toy::Toy;
 
 /// Replaces the encoder of the toy recipe by a Conformer.
@@ -15,17 +13,6 @@ const CONFORMER: (&str, &str) = (
     "layers = 1\nhidden = 16\nbidirectional = true\n",
     "kind = \"conformer\"\nlayers = 1\nwidth = 8\nheads = 2\nfeed_forward = 16\nkernel = 3\n",
 );
-
-/// Trains a number of epochs, optionally from a checkpoint.
-fn run(recipe: &Path, from: Option<PathBuf>, folder: &Path, epochs: u64, start: StartMode) -> Result<()> {
-    let overrides = RecipeOverrides { from, epochs: Some(epochs), ..RecipeOverrides::default() };
-    let stop = AtomicBool::new(false);
-    train_with(recipe, overrides, folder, start, &mut ProcessGroup::single(), &mut (), &stop).map(drop)
-}
-
-fn read_last(folder: &Path) -> Checkpoint {
-    Checkpoint::read(&folder.join("last.safetensors")).unwrap()
-}
 
 fn transcribe(toy: &Toy, checkpoint: &Path) -> String {
     let recognizer = Recognizer::load(checkpoint).unwrap();

@@ -10,13 +10,19 @@ use training::{Result, StartMode, train_with};
 use super::toy::{RECIPE, Toy};
 
 /// Trains a number of epochs, optionally from a checkpoint.
-fn run(recipe: &Path, from: Option<PathBuf>, folder: &Path, epochs: u64, start: StartMode) -> Result<()> {
+pub(crate) fn run(
+    recipe: &Path,
+    from: Option<PathBuf>,
+    folder: &Path,
+    epochs: u64,
+    start: StartMode,
+) -> Result<()> {
     let overrides = RecipeOverrides { from, epochs: Some(epochs), ..RecipeOverrides::default() };
     let stop = AtomicBool::new(false);
     train_with(recipe, overrides, folder, start, &mut ProcessGroup::single(), &mut (), &stop).map(drop)
 }
 
-fn read_last(folder: &Path) -> Checkpoint {
+pub(crate) fn read_last(folder: &Path) -> Checkpoint {
     Checkpoint::read(&folder.join("last.safetensors")).unwrap()
 }
 
