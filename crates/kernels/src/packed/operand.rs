@@ -1,13 +1,14 @@
-//! Packed operands whose number format is selected at run time: `f32` or bf16.
+//! Packed operands whose number format is selected at run time: `f32`, bf16 or 8-bit blocks.
 //!
 //! A weight is packed once as right operand; rows are packed as left operand by parallel tasks, one
-//! tile of rows and steps each. Sums are `f32` in both formats. The bits of an element depend only
+//! tile of rows and steps each. Sums are `f32` in all formats. The bits of an element depend only
 //! on its row and its column, not on other rows and columns.
 //!
 //! ```text
 //! left   micro-panels of MR rows      [panel][step][row]      MR: as equal as possible, at most 14
 //! right  micro-panels of NR columns   [panel][step][column]
 //! bf16   tiles of 16 rows or columns by 32 steps, see `bf16.rs`
+//! q8     blocks of 32 steps of a row, or of 32 columns, see `q8.rs`
 //! ```
 mod product;
 #[cfg(test)]
@@ -16,10 +17,12 @@ mod tests;
 pub use product::{RightPart, SumOrder, multiply};
 
 use super::bf16::{BLOCK_SIDE, DEPTH, TILE_SIDE, Tile};
+use super::q8::matrix::QuantizedMatrix;
+use super::q8::{self, ColumnBlock, RowBlock};
 use super::{Operand, OperandSource};
-use crate::simd::{Bf16, SimdLevel};
+use crate::simd::{Bf16, Int8, SimdLevel};
 use crate::tiles::TilesMut;
-use crate::{AlignedVec, Parts, Real, ScratchReq, TileMut, Tiling, View, par_for, tiles_mut};
+use crate::{AlignedVec, Parts, Real, ScratchReq, TileMut, Tiling, View, par_for, parts_mut, tiles_mut};
 
 /// Columns and steps of a right part begin at multiples of this.
 pub const PART_MULTIPLE: usize = 32;
@@ -34,17 +37,20 @@ pub enum NumberFormat {
     F32,
     /// bf16, rounded to nearest even.
     Bf16,
+    /// 8-bit blocks of 32 steps with a scale: weights in f16, rows in `f32`.
+    Q8,
 }
 
 impl std::str::FromStr for NumberFormat {
     type Err = String;
 
-    /// Parses `f32` or `bf16`.
+    /// Parses `f32`, `bf16` or `q8`.
     fn from_str(name: &str) -> Result<Self, String> {
         match name {
             "f32" => Ok(NumberFormat::F32),
             "bf16" => Ok(NumberFormat::Bf16),
-            _ => Err(format!("expected f32 or bf16, found {name}")),
+            "q8" => Ok(NumberFormat::Q8),
+            _ => Err(format!("expected f32, bf16 or q8, found {name}")),
         }
     }
 }
@@ -66,14 +72,18 @@ pub struct PackedOperand {
 enum Words {
     F32(AlignedVec<f32>),
     Bf16(Vec<Tile>),
+    Q8Rows(Vec<RowBlock>),
+    Q8Columns(Vec<ColumnBlock>),
 }
 
 impl PackedOperand {
     /// Creates an empty operand.
     pub fn new(format: NumberFormat, operand: Operand) -> Self {
-        let words = match format {
-            NumberFormat::F32 => Words::F32(AlignedVec::default()),
-            NumberFormat::Bf16 => Words::Bf16(Vec::new()),
+        let words = match (format, operand) {
+            (NumberFormat::F32, _) => Words::F32(AlignedVec::default()),
+            (NumberFormat::Bf16, _) => Words::Bf16(Vec::new()),
+            (NumberFormat::Q8, Operand::Left) => Words::Q8Rows(Vec::new()),
+            (NumberFormat::Q8, Operand::Right) => Words::Q8Columns(Vec::new()),
         };
         Self { words, operand, len: 0, depth: 0, panel_width: 1 }
     }
@@ -90,12 +100,28 @@ impl PackedOperand {
         packed
     }
 
+    /// Packs the rows of a quantized matrix as columns of a right operand.
+    pub fn from_quantized_rows(matrix: &QuantizedMatrix) -> Self {
+        let mut packed = Self::new(NumberFormat::Q8, Operand::Right);
+        packed.resize(matrix.rows(), matrix.columns());
+        let panel_blocks = packed.panel_words();
+        if let Words::Q8Columns(blocks) = &mut packed.words {
+            let count = matrix.rows().div_ceil(q8::PANEL_COLUMNS) * panel_blocks;
+            par_for(parts_mut(&mut blocks[..count], panel_blocks), |panel, blocks| {
+                q8::pack_quantized(Int8::best(), matrix, panel * q8::PANEL_COLUMNS, blocks);
+            });
+        }
+        packed
+    }
+
     /// Sets the sizes; the contents are unspecified then.
     pub fn resize(&mut self, len: usize, depth: usize) {
         (self.len, self.depth) = (len, depth);
         self.panel_width = match (&self.words, self.operand) {
             (Words::Bf16(_), _) => TILE_SIDE,
             (Words::F32(_), operand) => f32_panel_width(operand, len),
+            (Words::Q8Rows(_), _) => 1,
+            (Words::Q8Columns(_), _) => q8::PANEL_COLUMNS,
         };
         let words = self.panels() * self.panel_words();
         match &mut self.words {
@@ -103,6 +129,8 @@ impl PackedOperand {
             Words::Bf16(buffer) => {
                 crate::ensure_len(buffer, words, Tile([0; TILE_SIDE * DEPTH]));
             }
+            Words::Q8Rows(buffer) => crate::ensure_len(buffer, words, RowBlock::ZERO),
+            Words::Q8Columns(buffer) => crate::ensure_len(buffer, words, ColumnBlock::ZERO),
         }
     }
 
@@ -152,6 +180,7 @@ impl PackedOperand {
         match self.words {
             Words::F32(_) => NumberFormat::F32,
             Words::Bf16(_) => NumberFormat::Bf16,
+            Words::Q8Rows(_) | Words::Q8Columns(_) => NumberFormat::Q8,
         }
     }
 
@@ -160,6 +189,8 @@ impl PackedOperand {
         match self.words {
             Words::F32(_) => self.panel_width,
             Words::Bf16(_) => BLOCK_SIDE,
+            Words::Q8Rows(_) => q8::MAX_ROWS,
+            Words::Q8Columns(_) => q8::PANEL_COLUMNS,
         }
     }
 
@@ -174,13 +205,23 @@ impl PackedOperand {
                 let panels = 2 * len.div_ceil(BLOCK_SIDE);
                 ScratchReq::new::<Tile>(panels.saturating_mul(depth.div_ceil(DEPTH)))
             }
+            NumberFormat::Q8 => {
+                let blocks = depth.div_ceil(q8::BLOCK_STEPS);
+                match operand {
+                    Operand::Left => ScratchReq::new::<RowBlock>(len.saturating_mul(blocks)),
+                    Operand::Right => {
+                        let panels = len.div_ceil(q8::PANEL_COLUMNS);
+                        ScratchReq::new::<ColumnBlock>(panels.saturating_mul(blocks))
+                    }
+                }
+            }
         }
     }
 
     fn panels(&self) -> usize {
         match self.words {
-            Words::F32(_) => self.len.div_ceil(self.panel_width),
             Words::Bf16(_) => 2 * self.len.div_ceil(BLOCK_SIDE),
+            _ => self.len.div_ceil(self.panel_width),
         }
     }
 
@@ -189,6 +230,7 @@ impl PackedOperand {
         match self.words {
             Words::F32(_) => self.panel_width * self.depth,
             Words::Bf16(_) => self.depth.div_ceil(DEPTH),
+            Words::Q8Rows(_) | Words::Q8Columns(_) => self.depth.div_ceil(q8::BLOCK_STEPS),
         }
     }
 
@@ -218,19 +260,23 @@ impl PackedOperand {
         let (panel_width, depth, operand) = (self.panel_width, self.depth, self.operand);
         let columns = self.panel_words().max(1);
         let shape = TileShape { panel_width, operand };
-        match &mut self.words {
-            Words::F32(buffer) => {
-                let width = (steps.min(depth.max(1)) * panel_width).max(1);
-                let tiling = Tiling { rows: panels, planes: 1, columns, width };
-                OperandTilesMut { shape, words: TilesOfWords::F32(tiles_mut(&mut buffer[words], tiling)) }
-            }
-            Words::Bf16(buffer) => {
-                let tiling = Tiling { rows: panels, planes: 1, columns, width: steps.div_ceil(DEPTH) };
-                OperandTilesMut { shape, words: TilesOfWords::Bf16(tiles_mut(&mut buffer[words], tiling)) }
-            }
-        }
+        // Tiles of bf16 and blocks of 8-bit numbers have the same number of steps.
+        let width = match &self.words {
+            Words::F32(_) => (steps.min(depth.max(1)) * panel_width).max(1),
+            _ => steps.div_ceil(q8::BLOCK_STEPS),
+        };
+        let tiling = Tiling { rows: panels, planes: 1, columns, width };
+        let words = match &mut self.words {
+            Words::F32(buffer) => TilesOfWords::F32(tiles_mut(&mut buffer[words], tiling)),
+            Words::Bf16(buffer) => TilesOfWords::Bf16(tiles_mut(&mut buffer[words], tiling)),
+            Words::Q8Rows(buffer) => TilesOfWords::Q8Rows(tiles_mut(&mut buffer[words], tiling)),
+            Words::Q8Columns(buffer) => TilesOfWords::Q8Columns(tiles_mut(&mut buffer[words], tiling)),
+        };
+        OperandTilesMut { shape, words }
     }
 }
+
+const _: () = assert!(DEPTH == q8::BLOCK_STEPS && PART_MULTIPLE == q8::BLOCK_STEPS);
 
 /// Returns the rows or columns of an `f32` micro-panel; few rows are divided evenly.
 fn f32_panel_width(operand: Operand, len: usize) -> usize {
@@ -258,6 +304,8 @@ pub struct OperandTilesMut<'a> {
 enum TilesOfWords<'a> {
     F32(TilesMut<'a, f32>),
     Bf16(TilesMut<'a, Tile>),
+    Q8Rows(TilesMut<'a, RowBlock>),
+    Q8Columns(TilesMut<'a, ColumnBlock>),
 }
 
 /// A tile of an operand that one task packs.
@@ -271,6 +319,8 @@ pub struct OperandTileMut<'a> {
 enum TileOfWords<'a> {
     F32(TileMut<'a, f32>),
     Bf16(TileMut<'a, Tile>),
+    Q8Rows(TileMut<'a, RowBlock>),
+    Q8Columns(TileMut<'a, ColumnBlock>),
 }
 
 #[allow(unsafe_code)]
@@ -282,6 +332,8 @@ unsafe impl<'a> Parts for OperandTilesMut<'a> {
         match &self.words {
             TilesOfWords::F32(tiles) => tiles.count(),
             TilesOfWords::Bf16(tiles) => tiles.count(),
+            TilesOfWords::Q8Rows(tiles) => tiles.count(),
+            TilesOfWords::Q8Columns(tiles) => tiles.count(),
         }
     }
 
@@ -291,6 +343,8 @@ unsafe impl<'a> Parts for OperandTilesMut<'a> {
             match &self.words {
                 TilesOfWords::F32(tiles) => TileOfWords::F32(tiles.part(index)),
                 TilesOfWords::Bf16(tiles) => TileOfWords::Bf16(tiles.part(index)),
+                TilesOfWords::Q8Rows(tiles) => TileOfWords::Q8Rows(tiles.part(index)),
+                TilesOfWords::Q8Columns(tiles) => TileOfWords::Q8Columns(tiles.part(index)),
             }
         };
         OperandTileMut { shape: self.shape, words }
@@ -325,6 +379,17 @@ impl OperandTileMut<'_> {
                         let position = if source.steps_are_rows { (step, first) } else { (first, step) };
                         f32::pack_tile(Bf16::best(), &source, position, operand, words);
                     }
+                }
+            }
+            TileOfWords::Q8Rows(tile) => {
+                for row in (0..tile.rows()).take(len.saturating_sub(first)) {
+                    q8::pack_row(Int8::best(), &source, (first + row, first_step), tile.row(row, 0));
+                }
+            }
+            TileOfWords::Q8Columns(tile) => {
+                for panel in 0..tile.rows() {
+                    let start = (first + panel * panel_width, first_step);
+                    q8::pack_columns(Int8::best(), &source, start, tile.row(panel, 0));
                 }
             }
         }
