@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
+use kernels::packed::QuantizedMatrix;
 use safetensors::tensor::{Dtype, Metadata};
 use speech::Tokenizer;
 use speech::files::open_regular;
@@ -329,6 +330,23 @@ pub(crate) fn values_checksum(values: &[f32]) -> u32 {
     for chunk in values.chunks(BLOCK_BYTES / size_of::<f32>()) {
         block.clear();
         chunk.iter().for_each(|value| block.extend(value.to_le_bytes()));
+        hasher.update(&block);
+    }
+    hasher.finalize()
+}
+
+/// Returns the CRC-32 of the integers and little-endian scales of blocks.
+pub(crate) fn quantized_checksum(matrix: &QuantizedMatrix) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    let mut block = Vec::with_capacity(BLOCK_BYTES);
+    for values in matrix.values().chunks(BLOCK_BYTES) {
+        block.clear();
+        block.extend(values.iter().map(|value| value.cast_unsigned()));
+        hasher.update(&block);
+    }
+    for scales in matrix.scales().chunks(BLOCK_BYTES / size_of::<u16>()) {
+        block.clear();
+        scales.iter().for_each(|scale| block.extend(scale.to_le_bytes()));
         hasher.update(&block);
     }
     hasher.finalize()

@@ -24,7 +24,7 @@ pub use fast_conformer::{
     AttentionLimits, BatchNormMode, ConvolutionNorm, DepthwiseSubsamplingConfig, FastConformerEncoder,
     FastConformerStream, PackedFastConformer,
 };
-pub use inference_encoder::{EncodedRows, InferenceEncoder, ReadTensor};
+pub use inference_encoder::{EncodedRows, InferenceEncoder, ReadTensor, WeightValues};
 pub use kernels::packed::NumberFormat;
 pub use lstm::{LstmEncoder, TimeReduction};
 pub use module_encoder::ModuleEncoder;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use kernels::packed::NumberFormat;
 
 use crate::adapter::read_merged;
-use crate::checkpoint_file::{CheckpointFile, values_checksum};
+use crate::checkpoint_file::{CheckpointFile, quantized_checksum, values_checksum};
 use crate::encoders::packed::PackedEncoder;
-use crate::encoders::{EncoderStream, InferenceEncoder, ReadTensor};
+use crate::encoders::{EncoderStream, InferenceEncoder, ReadTensor, WeightValues};
 use crate::model::Network;
 use crate::tensors::{to_vec, with_slice};
 use crate::{Error, Model, ModelConfig, Parameters, Result};
@@ -47,7 +47,7 @@ impl Model {
         file.check(&shapes)?;
         Self::check_memory(config, &shapes, 1)?;
         file.check_other_values()?;
-        let packed = pack(config, format, &mut |name| file.read_weight(name))?;
+        let packed = pack(config, format, &mut |name| Ok(file.read_weight(name)?.into()))?;
         expect_format(packed.as_ref(), format)?;
         let is_packed =
             |name: &str| packed.as_ref().is_some_and(|packed| packed.checksums.contains_key(name));
@@ -138,10 +138,19 @@ impl Model {
         let packed = pack(config, format, &mut |name| {
             let values = read_merged(config.adapter.as_ref(), name, &mut read)?;
             is_missing |= values.is_none();
-            values.ok_or_else(|| Error::shape(name, "a parameter of the encoder", "none"))
+            let values = values.ok_or_else(|| Error::shape(name, "a parameter of the encoder", "none"))?;
+            Ok(values.into())
         });
         // A custom encoder has other parameters than the one of the configuration.
         if is_missing { Ok(None) } else { packed }
+    }
+}
+
+/// Returns the CRC-32 of little-endian `f32`, or of 8-bit blocks.
+fn weight_checksum(values: &WeightValues) -> u32 {
+    match values {
+        WeightValues::F32(values) => values_checksum(values),
+        WeightValues::Q8(matrix) => quantized_checksum(matrix),
     }
 }
 
@@ -154,7 +163,7 @@ fn pack(
     let mut checksums = BTreeMap::new();
     let encoder = config.encoder.pack(config.input.width(), format, &mut |name| {
         let values = read(name)?;
-        checksums.insert(name.to_owned(), values_checksum(&values));
+        checksums.insert(name.to_owned(), weight_checksum(&values));
         Ok(values)
     })?;
     Ok(encoder.map(|encoder| Arc::new(PackedEncoder { encoder, format, checksums })))

@@ -100,7 +100,7 @@ impl PackedOperand {
         packed
     }
 
-    /// Packs the rows of a quantized matrix as columns of a right operand.
+    /// Packs rows of a quantized matrix as columns of a right operand.
     pub fn from_quantized_rows(matrix: &QuantizedMatrix) -> Self {
         let mut packed = Self::new(NumberFormat::Q8, Operand::Right);
         packed.resize(matrix.rows(), matrix.columns());

@@ -24,7 +24,7 @@ const TILES_PER_GROUP: usize = 8;
 pub(super) fn queries_per_tile(format: NumberFormat) -> usize {
     match format {
         NumberFormat::F32 => 28,
-        NumberFormat::Bf16 => 32,
+        NumberFormat::Bf16 | NumberFormat::Q8 => 32,
     }
 }
 
@@ -33,8 +33,11 @@ pub(super) fn queries_per_tile(format: NumberFormat) -> usize {
 pub(super) struct HeadParameters {
     pub heads: usize,
     pub width: usize,
+    /// Number format of scores and values.
     pub format: NumberFormat,
     pub limits: AttentionLimits,
+    /// Factor of the queries, in addition to that of their weight.
+    pub query_scale: f32,
     /// The scaled biases of queries for keys, u, and for positions, v; `[W]` each.
     pub query_biases: [Vec<f32>; 2],
 }
@@ -191,6 +194,7 @@ impl HeadParameters {
             let queries = TileQueries {
                 values: &rows.queries[start * rows.query_stride + column..],
                 stride: rows.query_stride,
+                scale: self.query_scale,
                 first,
                 count,
             };
@@ -300,6 +304,7 @@ impl HeadParameters {
 struct TileQueries<'a> {
     values: &'a [f32],
     stride: usize,
+    scale: f32,
     /// The position of the first query.
     first: usize,
     count: usize,
@@ -309,7 +314,9 @@ impl TileQueries<'_> {
     fn add_bias(&self, bias: &[f32], out: &mut [f32]) {
         for (index, out) in out.chunks_exact_mut(bias.len()).enumerate() {
             let query = &self.values[index * self.stride..][..bias.len()];
-            out.iter_mut().zip(query.iter().zip(bias)).for_each(|(out, (q, bias))| *out = q + bias);
+            out.iter_mut()
+                .zip(query.iter().zip(bias))
+                .for_each(|(out, (q, bias))| *out = q * self.scale + bias);
         }
     }
 }
