@@ -33,8 +33,8 @@ pub use subsampling::SubsamplingConfig;
 
 use crate::config::AdapterConfig;
 use crate::config::table::part_kinds;
-use crate::training_pass::TrainingPass;
 use crate::{Error, Result};
+use layers::training_pass::TrainingPass;
 
 /// An encoder of padded batches of input rows.
 ///

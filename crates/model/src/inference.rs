@@ -10,8 +10,8 @@ use crate::checkpoint_file::{CheckpointFile, values_checksum};
 use crate::encoders::packed::PackedEncoder;
 use crate::encoders::{EncoderStream, InferenceEncoder, ReadTensor};
 use crate::model::Network;
-use crate::tensors::{to_vec, with_slice};
 use crate::{Error, Model, ModelConfig, Parameters, Result};
+use layers::tensors::{to_vec, with_slice};
 
 /// Start of the names of the encoder's parameters.
 const ENCODER_PREFIX: &str = "encoder.";

@@ -68,7 +68,7 @@ pub enum Error {
     Model(#[from] model::Error),
 }
 
-model::convert_model_errors!(Error: candle_core::Error, rnnt_loss::Error, lattice::Error, speech::Error, decoding::Error);
+model::convert_model_errors!(Error: model::LayerError, candle_core::Error, rnnt_loss::Error, lattice::Error, speech::Error, decoding::Error);
 
 impl Error {
     pub(crate) fn shape(

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use super::values::{MAX_WIDTH, check_count, check_positive, ensure};
 use crate::Result;
 use crate::encoders::EncoderKind;
-use crate::layers::low_rank::LowRankConfig;
+use layers::low_rank::LowRankConfig;
 
 /// `[adapter]`: low-rank updates of the encoder's linear layers (LoRA).
 ///

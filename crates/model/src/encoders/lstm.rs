@@ -9,9 +9,9 @@ use super::lstm_stream::LstmStream;
 use super::subsampling::Subsampling;
 use super::{BuildEncoder, Encoder, EncoderStream, SubsamplingConfig};
 use crate::config::values::{MAX_SMALL_COUNT, MAX_WIDTH, check_count, check_dropout, ensure};
-use crate::layers::footprint::{self, Footprint};
-use crate::training_pass::TrainingPass;
 use crate::{Lstm, Result};
+use layers::footprint::{self, Footprint};
+use layers::training_pass::TrainingPass;
 
 /// `[encoder]` with `kind = "lstm"`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -189,7 +189,8 @@ impl Encoder for LstmEncoder {
     }
 
     fn stream(&self) -> Result<Option<Arc<dyn EncoderStream>>> {
-        let layers: Option<Vec<_>> = self.layers.iter().map(Lstm::streaming).collect::<Result<_>>()?;
+        let layers: Option<Vec<_>> =
+            self.layers.iter().map(Lstm::streaming).collect::<layers::Result<_>>()?;
         let layers = layers.filter(|layers| !layers.is_empty());
         let Some(layers) = layers else { return Ok(None) };
         let subsampling = self.subsampling.as_ref().map(Subsampling::stream).transpose()?;

@@ -3,7 +3,7 @@ use super::stream::PartSizes;
 use super::subsampling_stream::SubsamplingStream;
 use super::{EncoderChunk, EncoderState, EncoderStream, TimeReduction, stream};
 use crate::Result;
-use crate::layers::lstm::{LstmState, StreamingLstm};
+use layers::lstm::{LstmState, StreamingLstm};
 
 /// [`super::LstmEncoder`] for streaming: packed weights, and states that callers own.
 ///

@@ -14,12 +14,14 @@ use std::ops::Range;
 use kernels::packed::{NumberFormat, Operand, PART_MULTIPLE, PackedOperand, RightPart, SumOrder, multiply};
 use kernels::{Accumulate, AlignedVec, ScratchReq, View, ViewMut, WorkerSlots, add_exp, items_mut, par_for};
 
-use super::positions::{DistanceRange, PositionKeys};
+use super::positions::{DistanceInterval, PositionKeys};
 use crate::encoders::fast_conformer::AttentionLimits;
 
 /// Tiles of a group of queries that share packed keys, at least.
 const MIN_TILES_PER_GROUP: usize = 8;
-/// Largest number of keys that are packed for each query of a group, unless the group is minimal.
+/// Largest number of packed keys for each query of a group.
+///
+/// A group of the minimal size may have more.
 const KEYS_PER_QUERY: usize = 4;
 
 /// Queries of a tile: whole micro-panels of the product.
@@ -119,19 +121,19 @@ impl HeadParameters {
     pub(super) fn distances(
         &self,
         utterances: impl IntoIterator<Item = (Range<usize>, usize)>,
-    ) -> Option<DistanceRange> {
+    ) -> Option<DistanceInterval> {
         let tile = queries_per_tile(self.format);
         let ranges = utterances.into_iter().flat_map(|(all_queries, rows)| {
             all_queries.clone().step_by(tile).map(move |start| {
                 let queries = start..all_queries.end.min(start + tile);
                 let keys = self.key_range(&queries, rows);
-                DistanceRange {
+                DistanceInterval {
                     min: queries.start as i64 - (keys.end as i64 - 1),
                     max: (queries.end as i64 - 1) - keys.start as i64,
                 }
             })
         });
-        ranges.reduce(DistanceRange::union)
+        ranges.reduce(DistanceInterval::union)
     }
 
     /// Returns the keys of a range of queries.
@@ -139,7 +141,7 @@ impl HeadParameters {
         self.limits.keys(queries.start, rows).start..self.limits.keys(queries.end - 1, rows).end
     }
 
-    /// Returns the queries of a group in an utterance with this number of keys.
+    /// Returns the queries of a group in an utterance of `rows` keys.
     fn queries_per_group(&self, rows: usize) -> usize {
         let tile = queries_per_tile(self.format);
         let min = MIN_TILES_PER_GROUP * tile;
