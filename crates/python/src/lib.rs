@@ -18,6 +18,7 @@ mod losses;
 mod options;
 mod process_mutex;
 mod recognizer;
+mod recognizer_batch;
 mod recognizer_options;
 mod selected;
 mod site_log_probs;

@@ -1,4 +1,6 @@
 //! Errors of recognition, alignment and evaluation.
+use std::path::PathBuf;
+
 use kernels::Excerpt;
 
 use crate::bad_items::ExcludedUtterance;
@@ -60,6 +62,40 @@ pub enum Error {
         /// Number of open streams.
         open: usize,
     },
+    /// Options that the search does not use.
+    #[error("{options}: expected {expected}, found {found}")]
+    UnsupportedOption {
+        /// Fields of [`SearchSettings`](crate::SearchSettings), separated by commas.
+        options: &'static str,
+        /// The searches that use them.
+        expected: &'static str,
+        /// The search.
+        found: &'static str,
+    },
+    /// Options that the model's tokens do not match.
+    #[error("{options}: {source}")]
+    TokenOptions {
+        /// Fields of [`SearchSettings`](crate::SearchSettings), separated by commas.
+        options: &'static str,
+        /// What does not match.
+        source: Box<Error>,
+    },
+    /// An invalid language model.
+    #[error("{}: {source}", path.display())]
+    Ngram {
+        /// ARPA file.
+        path: PathBuf,
+        /// What is wrong.
+        source: decoding::ngram::Error,
+    },
+    /// An invalid list of phrases.
+    #[error("{}{source}", path.as_ref().map_or(String::new(), |path| format!("{}: ", path.display())))]
+    Phrases {
+        /// File of the phrases, if any.
+        path: Option<PathBuf>,
+        /// What is wrong.
+        source: decoding::PhraseError,
+    },
     /// The stop flag became true before there was anything to save.
     #[error("stopped")]
     Stopped,
@@ -77,5 +113,10 @@ impl Error {
         found: impl Into<String>,
     ) -> Self {
         model::Error::shape(argument, expected, found).into()
+    }
+
+    /// Returns a closure for `map_err` that adds the names of options.
+    pub(crate) fn token_options(options: &'static str) -> impl FnOnce(Self) -> Self {
+        move |source| Error::TokenOptions { options, source: Box::new(source) }
     }
 }
