@@ -8,16 +8,15 @@
 //! ```
 //! W: width of a row; N: rows; μ, σ²: mean and variance of each channel; n: normalized row; `d` in
 //! front of a name: the gradient of the loss.
-mod statistics;
 
 use candle_core::{DType, Shape, Tensor};
 use candle_nn::{Init, VarBuilder};
 use kernels::{Real, alloc, par_for, parts, parts_mut};
 
+use crate::batch_statistics::BatchStatistics;
 use crate::operation::{SliceOperation, apply3, sum_partials};
 use crate::training_pass::TrainingPass;
 use crate::{Error, Result};
-pub use statistics::BatchStatistics;
 
 /// Term added to the variance.
 const EPSILON: f64 = 1e-5;

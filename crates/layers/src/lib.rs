@@ -8,7 +8,7 @@
 //! | [`lstm`] | LSTM layers over whole utterances and in streams |
 //! | [`attention`], [`relative_attention`], [`attention_limits`] | attention in each utterance |
 //! | [`convolution`], [`depthwise`], [`depthwise_2d`] | convolutions |
-//! | [`layer_norm`], [`batch_norm`] | normalization |
+//! | [`layer_norm`], [`batch_norm`], [`batch_statistics`] | normalization |
 //! | [`ragged`], [`tensors`], [`random`] | rows of utterances, values of tensors, initial values |
 //! | [`training_pass`], [`gradient_hooks`], [`recompute`], [`footprint`] | dropout of a step, early gradients, recomputed layers, bytes of passes |
 //!
@@ -30,6 +30,7 @@ pub mod activations;
 pub mod attention;
 pub mod attention_limits;
 pub mod batch_norm;
+pub mod batch_statistics;
 pub mod convolution;
 pub mod depthwise;
 pub mod depthwise_2d;

@@ -3,7 +3,7 @@ use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor};
 use kernels::{Real, items_mut, par_for};
 use rand::Rng;
 
-use crate::batch_norm::BatchStatistics;
+use crate::batch_statistics::BatchStatistics;
 use crate::gradient_hooks::GradientHooks;
 use crate::ragged::Ragged;
 use crate::random::{Purpose, stream};

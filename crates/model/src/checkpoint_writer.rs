@@ -17,7 +17,7 @@ use crate::checkpoint::{
     AdapterBase, BASE_KIND, Checkpoint, FIELDS_KEY, FORMAT, Progress, StoredBase, StoredMetadata, VERSION,
     Values,
 };
-use crate::checkpoint_file::{hex_checksum, values_checksum};
+use crate::checksums::{hex_checksum, values_checksum};
 use crate::import::ImportedSource;
 use crate::parameters::Shapes;
 use crate::{DataFingerprint, Error, Parameters, Result};

@@ -13,6 +13,7 @@ pub(crate) mod packed;
 mod stream;
 mod subsampling;
 mod subsampling_stream;
+mod time_reduction;
 
 use std::sync::Arc;
 
@@ -26,12 +27,13 @@ pub use fast_conformer::{
 };
 pub use inference_encoder::{EncodedRows, InferenceEncoder, ReadTensor};
 pub use kernels::packed::NumberFormat;
-pub use lstm::{LstmEncoder, TimeReduction};
+pub use lstm::LstmEncoder;
 pub use module_encoder::ModuleEncoder;
 pub use stream::{EncoderChunk, EncoderState, EncoderStream};
 pub use subsampling::SubsamplingConfig;
+pub use time_reduction::TimeReduction;
 
-use crate::config::AdapterConfig;
+use crate::config::adapter::AdapterConfig;
 use crate::config::table::part_kinds;
 use crate::{Error, Result};
 use layers::training_pass::TrainingPass;

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use kernels::packed::NumberFormat;
 
 use crate::adapter::read_merged;
-use crate::checkpoint_file::{CheckpointFile, values_checksum};
+use crate::checkpoint_file::CheckpointFile;
+use crate::checksums::values_checksum;
 use crate::encoders::packed::PackedEncoder;
 use crate::encoders::{EncoderStream, InferenceEncoder, ReadTensor};
 use crate::model::Network;

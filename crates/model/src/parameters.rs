@@ -12,16 +12,6 @@ use crate::random;
 use crate::{Error, Result};
 use layers::tensors::{to_vec, with_slice};
 
-/// Last parts of the names of constant parameters: the statistics of a batch norm.
-const CONSTANT_NAMES: [&str; 2] = ["running_mean", "running_var"];
-
-/// Returns true for a parameter that training does not change.
-///
-/// Its name ends with `running_mean` or `running_var`, as the statistics of a batch norm do.
-pub(crate) fn is_constant(name: &str) -> bool {
-    CONSTANT_NAMES.contains(&name.rsplit('.').next().unwrap_or(name))
-}
-
 /// The weights of a model by name, in alphabetical order.
 ///
 /// All are `f32` on the CPU. They are created by candle's [`VarBuilder`], with the names of
@@ -331,6 +321,7 @@ impl SimpleBackend for ParameterStore {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::frozen::is_constant;
 
     #[test]
     fn a_new_parameter_does_not_change_the_others() {

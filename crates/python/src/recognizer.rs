@@ -1,30 +1,20 @@
 //! Speech recognition: recordings and streams, with the results of `panda transcribe`.
-use std::{error::Error, io, path::PathBuf};
+use std::path::PathBuf;
 
-use dlpark::ffi::DLDataType;
-use pyo3::{
-    Bound, PyAny, PyErr, PyResult, Python,
-    exceptions::{
-        PyFileNotFoundError, PyIsADirectoryError, PyMemoryError, PyOSError, PyPermissionError, PyValueError,
-    },
-    pyclass, pymethods,
-};
+use pyo3::{Bound, PyAny, PyErr, PyResult, Python, exceptions::PyValueError, pyclass, pymethods};
 use recognizer::{
     CoverageOptions, EndpointConfig, StreamingOptions, StreamingRecognizer, StreamingUpdate, Transcription,
     WindowConfig,
 };
-use speech::{Audio, ResampleStream};
+use speech::ResampleStream;
 
 use crate::{
-    arrays::Borrowed,
     process_mutex::ProcessMutex,
-    recognizer_batch::{Batch, Recording, RecordingArgument},
+    recognizer_batch::{Batch, Recording, RecordingArgument, expect_resampling, read_samples},
+    recognizer_errors::to_python_error,
     recognizer_options::{CoverageArgument, RecognizerOptions, SearchSources},
     threads,
 };
-
-/// Size of a step of 16-bit samples: they are numbers from -1 to 1.
-const INT16_STEP: f32 = 1.0 / 32768.0;
 
 /// Text, start, end and confidence of a word; true if it was recovered.
 type WordTuple = (String, f64, f64, f64, bool);
@@ -107,7 +97,12 @@ impl Recognizer {
     ) -> PyResult<Vec<TranscriptTuple>> {
         let recordings: Vec<Recording> =
             recordings.into_iter().map(Recording::new).collect::<PyResult<_>>()?;
-        let batch = Batch { recognizer: self, coverage: coverage.map(CoverageOptions::from) };
+        let batch = Batch {
+            recognizer: &self.recognizer,
+            long_seconds: self.long_seconds,
+            window: self.window,
+            coverage: coverage.map(CoverageOptions::from),
+        };
         let transcriptions =
             py.detach(|| self.turn.with(|()| threads::install(|| batch.transcribe(recordings))?))?;
         Ok(transcriptions.into_iter().map(transcript_tuple).collect())
@@ -124,7 +119,7 @@ impl Recognizer {
         let model_rate = self.sample_rate();
         let mut resampler = None;
         if sample_rate != model_rate {
-            self.expect_resampling(sample_rate)?;
+            expect_resampling(&self.recognizer, sample_rate)?;
             let stream = ResampleStream::new(sample_rate, model_rate);
             resampler = Some(stream.map_err(|error| to_python_error(error.into()))?);
         }
@@ -137,31 +132,7 @@ impl Recognizer {
     }
 }
 
-impl Recognizer {
-    /// Converts samples to the model's rate.
-    ///
-    /// # Errors
-    /// `ValueError` for another rate that is not converted.
-    pub fn with_model_rate(&self, name: &str, audio: Audio) -> PyResult<Audio> {
-        let rate = self.sample_rate();
-        if audio.sample_rate == rate {
-            return Ok(audio);
-        }
-        self.expect_resampling(audio.sample_rate)?;
-        speech::resample(&audio, rate).map_err(|error| named_error(name, error.into()))
-    }
-
-    /// Fails unless the recognizer resamples.
-    fn expect_resampling(&self, found: u32) -> PyResult<()> {
-        if self.recognizer.conversion().resample {
-            return Ok(());
-        }
-        let expected = self.sample_rate();
-        Err(PyValueError::new_err(format!(
-            "sample_rate: expected {expected}, that of the model, found {found}; resample=True converts it"
-        )))
-    }
-}
+impl Recognizer {}
 
 /// A stream of samples; none after its end.
 #[pyclass(frozen, module = "panda_rnnt._native")]
@@ -238,74 +209,8 @@ impl Stream {
     }
 }
 
-/// Copies samples of float32, float64 or int16 as numbers from -1 to 1.
-///
-/// `name` is that of the recording in errors.
-///
-/// # Errors
-/// `TypeError` and `ValueError` for other arrays.
-pub fn read_samples(name: &str, array: &Bound<PyAny>) -> PyResult<Vec<f32>> {
-    let array = Borrowed::new("samples", array, 1)?;
-    let samples: Vec<f32> = match array.dtype() {
-        DLDataType::F32 => array.elements::<f32>()?.to_vec(),
-        DLDataType::F64 => array.elements::<f64>()?.iter().map(|&sample| sample as f32).collect(),
-        DLDataType::I16 => {
-            array.elements::<i16>()?.iter().map(|&sample| f32::from(sample) * INT16_STEP).collect()
-        }
-        _ => return Err(array.dtype_error("float32, float64 or int16")),
-    };
-    speech::check_samples(0, &samples).map_err(|error| named_error(name, error.into()))?;
-    Ok(samples)
-}
-
 fn ended_error() -> PyErr {
     PyValueError::new_err("stream: expected an open stream, found one that was finished or closed")
-}
-
-/// Converts an error of the recognizer.
-///
-/// Errors of the system become `OSError` or a subclass, others `ValueError` or `MemoryError`.
-pub fn to_python_error(error: recognizer::Error) -> PyErr {
-    let message = error.to_string();
-    new_python_error(&error, message)
-}
-
-/// Converts an error about a recording.
-pub fn named_error(name: &str, error: recognizer::Error) -> PyErr {
-    let message = format!("{name}: {error}");
-    new_python_error(&error, message)
-}
-
-fn new_python_error(error: &recognizer::Error, message: String) -> PyErr {
-    use recognizer::Error::Model;
-    match error {
-        Model(model::Error::Memory { .. } | model::Error::Speech(speech::Error::Memory { .. })) => {
-            return PyMemoryError::new_err(message);
-        }
-        Model(model::Error::Speech(speech::Error::FileRate { .. })) => {
-            return PyValueError::new_err(format!("{message}; resample=True converts it"));
-        }
-        _ => {}
-    }
-    match system_error_kind(error) {
-        None => PyValueError::new_err(message),
-        Some(io::ErrorKind::NotFound) => PyFileNotFoundError::new_err(message),
-        Some(io::ErrorKind::PermissionDenied) => PyPermissionError::new_err(message),
-        Some(io::ErrorKind::IsADirectory) => PyIsADirectoryError::new_err(message),
-        Some(_) => PyOSError::new_err(message),
-    }
-}
-
-/// Returns the kind of the underlying error of the system, if any.
-fn system_error_kind(error: &recognizer::Error) -> Option<io::ErrorKind> {
-    let mut next: Option<&(dyn Error + 'static)> = Some(error);
-    while let Some(error) = next {
-        if let Some(error) = error.downcast_ref::<io::Error>() {
-            return Some(error.kind());
-        }
-        next = error.source();
-    }
-    None
 }
 
 fn transcript_tuple(transcription: Transcription) -> TranscriptTuple {

@@ -7,7 +7,7 @@ use recognizer::{CoverageOptions, Recognizer, SearchSettings, TextSource, Window
 use serde::Deserialize;
 use speech::{Channel, Conversion};
 
-use crate::recognizer::to_python_error;
+use crate::recognizer_errors::to_python_error;
 
 /// Options of a recognizer; `panda_rnnt.Recognizer.from_checkpoint` describes and checks them.
 #[derive(Debug, Deserialize)]

@@ -3,8 +3,6 @@ use std::path::PathBuf;
 
 use kernels::Excerpt;
 
-use crate::bad_items::ExcludedUtterance;
-
 /// The crate's result type.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -22,8 +20,8 @@ pub enum Error {
     #[error(
         "{set}: expected at most {allowed} of {of} utterances that cannot be used, found {bad}, the first {}: {}; max_bad in \
          [data] of the recipe, or --max-bad, is the fraction that may be excluded",
-        Excerpt(&first.id),
-        first.reason
+        Excerpt(first_id),
+        first_reason
     )]
     TooManyBad {
         /// The set.
@@ -34,8 +32,12 @@ pub enum Error {
         of: usize,
         /// Unusable utterances allowed.
         allowed: usize,
-        /// The first excluded utterance.
-        first: Box<ExcludedUtterance>,
+        /// Id of the first excluded utterance.
+        first_id: Box<str>,
+        /// The reason why it is excluded.
+        first_reason: Box<str>,
+        /// Whether the first one has another sample rate and resampling is off.
+        has_other_rate: bool,
     },
     /// The model needs whole utterances and cannot stream.
     #[error(

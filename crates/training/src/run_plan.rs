@@ -13,6 +13,7 @@ mod step_bytes;
 use std::fmt;
 
 use crate::data::Batch;
+use crate::encoder_pass::EncoderPass;
 use crate::{Error, Result};
 use model::Model;
 use speech::memory::format_bytes;
@@ -134,18 +135,6 @@ pub struct RunPlan {
     pub reading: usize,
     /// The work of a step in the encoder.
     pub encoder_pass: EncoderPass,
-}
-
-/// The work of a step in the encoder.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum EncoderPass {
-    /// Forward and backward pass; all activations are saved.
-    #[default]
-    Saved,
-    /// Each layer saves its input only; the backward pass computes it again.
-    Recomputed,
-    /// None: batches are encoder rows from a cache.
-    Cached,
 }
 
 impl RunPlan {

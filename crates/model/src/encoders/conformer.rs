@@ -14,7 +14,7 @@ use stream::ConformerStream;
 
 use super::subsampling::Subsampling;
 use super::{Encoder, EncoderStream};
-use crate::config::AdapterConfig;
+use crate::config::adapter::AdapterConfig;
 use crate::{Linear, Result};
 use layers::footprint;
 use layers::ragged::Ragged;

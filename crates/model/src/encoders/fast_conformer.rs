@@ -15,7 +15,7 @@ use layer::{FastConformerLayer, RelativePositions};
 use subsampling::DepthwiseSubsampling;
 
 use super::Encoder;
-use crate::config::AdapterConfig;
+use crate::config::adapter::AdapterConfig;
 use crate::{Result, tensors};
 use layers::footprint;
 use layers::relative_attention::DistanceRange;

@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::ConformerEncoder;
 use crate::Result;
-use crate::config::AdapterConfig;
+use crate::config::adapter::AdapterConfig;
 use crate::config::values::{MAX_SMALL_COUNT, MAX_WIDTH, check_count, check_dropout, ensure};
 use crate::encoders::{BuildEncoder, Encoder, SubsamplingConfig};
 use layers::attention::ChunkSizes;

@@ -8,7 +8,7 @@ use candle_core::Tensor;
 use candle_nn::{Init, VarBuilder};
 
 use super::ConformerEncoderConfig;
-use crate::config::{AdapterConfig, AdapterModule};
+use crate::config::adapter::{AdapterConfig, AdapterModule};
 use crate::encoders::feed_forward::{FeedForward, FeedForwardShape, RowDropout};
 use crate::{Linear, random};
 use layers::Result;

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{AttentionLimits, FastConformerEncoder, PackedFastConformer};
 use crate::Result;
-use crate::config::AdapterConfig;
+use crate::config::adapter::AdapterConfig;
 use crate::config::values::{MAX_SMALL_COUNT, MAX_WIDTH, check_count, check_dropout, ensure};
 use crate::encoders::{BuildEncoder, Encoder, InferenceEncoder, NumberFormat, ReadTensor};
 

@@ -111,7 +111,7 @@ fn fuzzing_damaged_files_are_mismatches_or_errors() {
     });
 }
 
-/// Replaces the checksum at the end of a file, if the offset of the index is inside.
+/// Corrects the checksum of the index, if there is an index.
 fn with_index_checksum(bytes: &[u8]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     let Some(footer) = bytes.len().checked_sub(FOOTER_BYTES) else { return bytes };

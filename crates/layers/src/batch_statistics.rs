@@ -3,10 +3,12 @@ use candle_core::{DType, Tensor};
 use kernels::{Real, par_for, parts, parts_mut};
 use serde::{Deserialize, Serialize};
 
-use super::ROWS_PER_TASK;
 use crate::operation::sum_partials;
 use crate::tensors::with_slice;
 use crate::{Error, Result};
+
+/// Rows that one task processes.
+const ROWS_PER_TASK: usize = 64;
 
 /// Mean and variance of a batch in a trained batch norm.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -23,7 +25,7 @@ pub struct BatchStatistics {
 
 impl BatchStatistics {
     /// Computes the statistics of contiguous rows `[N, W]`, in `f64`.
-    pub(super) fn new(norm: &str, x: &Tensor) -> Result<Self> {
+    pub(crate) fn new(norm: &str, x: &Tensor) -> Result<Self> {
         let (rows, width) = x.dims2()?;
         let [mean, variance] = match x.dtype() {
             DType::F32 => with_slice(x, |x: &[f32]| Ok(moments(x, rows, width)))?,
