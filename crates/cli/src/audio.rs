@@ -53,7 +53,7 @@ impl AudioArguments {
         use speech::Error::{FileRate, SampleRate};
         let is_rate_error = match &error {
             recognizer::Error::Model(model::Error::Speech(FileRate { .. } | SampleRate { .. })) => true,
-            recognizer::Error::TooManyBad { first, .. } => first.has_other_rate,
+            recognizer::Error::TooManyBad { has_other_rate, .. } => *has_other_rate,
             _ => false,
         };
         match is_rate_error && !self.resample {

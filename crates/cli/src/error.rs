@@ -31,22 +31,6 @@ pub(crate) enum Error {
         /// The argument and its effect.
         advice: &'static str,
     },
-    /// Invalid language model.
-    #[error("{}: {source}", path.display())]
-    Arpa {
-        /// ARPA file.
-        path: std::path::PathBuf,
-        /// Error of the reader.
-        source: decoding::ngram::Error,
-    },
-    /// Invalid list of phrases.
-    #[error("{}: {source}", path.display())]
-    Phrases {
-        /// File of the phrases.
-        path: std::path::PathBuf,
-        /// Error of the reader.
-        source: decoding::PhraseError,
-    },
     /// Invalid environment variable.
     #[error("{}", Excerpt(_0))]
     Environment(String),
@@ -159,27 +143,23 @@ pub(crate) enum Error {
         /// Search, format or input of this call.
         found: &'static str,
     },
-    /// Argument that the search of recognition lattices does not support.
-    #[error(
-        "{argument}: not supported by a recognition lattice (loss.kind = \"gnat\"); its only search option is --beam"
-    )]
-    LatticeSearch {
-        /// Name of the argument.
-        argument: &'static str,
+    /// Arguments that the search does not use.
+    #[error("{arguments}: expected {expected}, found {found}")]
+    SearchArgument {
+        /// Names of the arguments.
+        arguments: String,
+        /// Searches that use them.
+        expected: &'static str,
+        /// Search of this call.
+        found: &'static str,
     },
-    /// Script, characters or tokens that the model's tokens do not match.
-    #[error("--allow-script, --allow-characters, --forbid-tokens: {source}")]
-    Tokens {
+    /// Arguments that the model's tokens do not match.
+    #[error("{arguments}: {source}")]
+    TokenArguments {
+        /// Names of the arguments.
+        arguments: String,
         /// What does not match.
         source: recognizer::Error,
-    },
-    /// File of characters or tokens without contents.
-    #[error("{}: expected {expected}, found none", path.display())]
-    NoEntries {
-        /// File of the argument.
-        path: std::path::PathBuf,
-        /// Expected contents.
-        expected: &'static str,
     },
     /// Failure to install signal handlers.
     #[error("cannot watch for signals: {0}")]

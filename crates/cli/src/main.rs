@@ -26,7 +26,6 @@ mod scores;
 mod search;
 mod shard;
 mod signals;
-mod token_arguments;
 mod train;
 mod transcribe;
 

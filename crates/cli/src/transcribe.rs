@@ -106,9 +106,7 @@ impl LongArguments {
     }
 
     fn window(&self) -> WindowConfig {
-        let max_overlap = WindowConfig::default().overlap;
-        let overlap = self.overlap.unwrap_or((self.window / 4.0).min(max_overlap));
-        WindowConfig { seconds: self.window, overlap }
+        WindowConfig::with_seconds(self.window, self.overlap)
     }
 }
 

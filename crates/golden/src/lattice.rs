@@ -18,8 +18,8 @@ mod weight_fns;
 use std::collections::BTreeMap;
 use std::io::Write;
 
+use crate::columns::name_column_width;
 use crate::error::RunError;
-use crate::report::name_column_width;
 use check::LatticeCheck;
 pub(super) use file::LatticeFile;
 use inputs::LatticeInputs;

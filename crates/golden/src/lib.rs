@@ -7,6 +7,7 @@
 #![warn(missing_docs)]
 
 mod case;
+mod columns;
 mod decoding;
 mod duration_losses;
 mod error;

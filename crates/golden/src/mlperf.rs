@@ -16,8 +16,8 @@ mod specaugment;
 
 use std::io::Write;
 
+use crate::columns::name_column_width;
 use crate::error::RunError;
-use crate::report::name_column_width;
 use check::MlPerfCheck;
 pub use check::{Tolerance, tolerance_ratio};
 pub(super) use file::MlPerfFile;

@@ -18,8 +18,8 @@ mod tokenizers;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use crate::columns::name_column_width;
 use crate::error::{Error, Result, RunError};
-use crate::report::name_column_width;
 use check::NemoCheck;
 
 /// Function that compares one part with the files of a folder.

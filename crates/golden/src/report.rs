@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use kernels::Printable;
 
 use crate::case::LossCase;
+use crate::columns::name_column_width;
 use crate::decoding::{DecodeResult, DecodingCase};
 use crate::error::{Error, Result, RunError};
 use crate::tolerances::{self, FloatType, Verdict};
@@ -88,11 +89,6 @@ impl GoldenFile {
             value => GoldenFile::Loss(LossCase::read(json, tensors, &name, value)?),
         })
     }
-}
-
-/// Returns the width of the column `case`.
-pub(crate) fn name_column_width<'a>(names: impl Iterator<Item = &'a str>) -> usize {
-    names.map(str::len).max().unwrap_or(0).max("case".len())
 }
 
 /// Prints one line per decoder of each case; returns true if all pass.

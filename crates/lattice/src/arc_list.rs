@@ -6,19 +6,10 @@
 use kernels::Real;
 
 use crate::{
-    Context, Error, Frames, RecognitionLattice, Result, error::expect_utterance, potentials::Positions,
+    Context, Error, Frames, RecognitionLattice, Result,
+    error::expect_utterance,
+    positions::{Positions, StateId},
 };
-
-/// A state of a lattice.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct StateId {
-    /// Frame t.
-    pub frame: usize,
-    /// Alignment state a.
-    pub alignment: usize,
-    /// Context state p.
-    pub context: usize,
-}
 
 /// An arc of a lattice.
 #[derive(Debug, Clone, Copy, PartialEq)]

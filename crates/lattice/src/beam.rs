@@ -23,7 +23,7 @@ use crate::{
     WeightedString,
     execution::CallInputs,
     plan::{LatticeOperation, WalkMemory},
-    potentials::Positions,
+    positions::Positions,
 };
 
 /// Options of a beam search.

@@ -1,4 +1,4 @@
-//! Selects and runs the Viterbi search over a recognition lattice.
+//! Viterbi search over a recognition lattice, by groups of utterances.
 //!
 //! The search computes all arc weights (here), or only those that may be the best (`screened.rs`);
 //! both write the backpointers of `best_path.rs`. A group is a range of utterances that are
@@ -10,7 +10,6 @@ use crate::{
     denominator::pair_mut,
     execution::{BoundCall, CallBuffers, check_sums},
     plan::{LatticeOperation, Options, Plan},
-    screened,
     utterance_group::{UtteranceGroup, Wave},
 };
 
@@ -24,11 +23,14 @@ pub(crate) struct PathSearch<F: Real> {
 type SearchFn<F> = fn(&mut BoundCall<F>, &Plan, &mut CallBuffers<F>) -> Result<Vec<LatticePath>>;
 
 impl<F: Real> PathSearch<F> {
-    /// Selects the fastest search that fits into the budget; all find the same paths.
-    pub(crate) fn new(lattice: &RecognitionLattice<F>, frames: &Frames<F>, options: Options) -> Result<Self> {
+    /// Creates the search that computes all arc weights.
+    pub(crate) fn over_all_arcs(
+        lattice: &RecognitionLattice<F>,
+        frames: &Frames<F>,
+        options: Options,
+    ) -> Result<Self> {
         let plan = Plan::new(lattice, frames, None, LatticeOperation::sum(true).with_best_paths(), options)?;
-        let all_arcs = Self { plan, run: best_paths };
-        Ok(screened::search(lattice, &plan).unwrap_or(all_arcs))
+        Ok(Self { plan, run: best_paths })
     }
 }
 

@@ -10,6 +10,7 @@ use crate::{
     execution::{BoundCall, CallBuffers, CallInputs, GroupSums, PathSum, check_weights},
     path_search::PathSearch,
     plan::{LatticeOperation, Options, Plan},
+    screened,
     utterance_group::UtteranceGroup,
 };
 
@@ -93,7 +94,7 @@ impl<F: Real> LatticeSession<F> {
     /// [`Error::Budget`](crate::Error::Budget) with the smallest plan, for a budget below it.
     pub fn plan_best_paths(&self, lattice: &RecognitionLattice<F>, frames: &Frames<F>) -> Result<Plan> {
         CallInputs::new(lattice, frames, None, PathSum::Denominator)?;
-        Ok(PathSearch::new(lattice, frames, self.options)?.plan)
+        Ok(select_search(lattice, frames, self.options)?.plan)
     }
 
     /// Plans a call, and then binds its weights.
@@ -253,7 +254,7 @@ impl<F: Real> LatticeSession<F> {
     ) -> Result<Vec<LatticePath>> {
         let inputs = CallInputs::new(lattice, frames, None, PathSum::Denominator)?;
         kernels::run_in_pool(|| {
-            let PathSearch { plan, run } = PathSearch::new(lattice, frames, self.options)?;
+            let PathSearch { plan, run } = select_search(lattice, frames, self.options)?;
             let mut call = self.bind(inputs, &plan)?;
             let paths = run(&mut call, &plan, &mut self.buffers)?;
             self.buffers.weights = call.weights.take_buffers();
@@ -335,4 +336,14 @@ impl<F: Real> LatticeSession<F> {
         }
         Ok((blank, label_arcs))
     }
+}
+
+/// Selects the fastest search that fits into the budget; all find the same paths.
+fn select_search<F: Real>(
+    lattice: &RecognitionLattice<F>,
+    frames: &Frames<F>,
+    options: Options,
+) -> Result<PathSearch<F>> {
+    let all_arcs = PathSearch::over_all_arcs(lattice, frames, options)?;
+    Ok(screened::search(lattice, &all_arcs.plan).unwrap_or(all_arcs))
 }

@@ -17,7 +17,7 @@ pub use merge::{merge_adapter, remove_adapter};
 use speech::Tokenizer;
 
 use crate::checkpoint::{AdapterBase, Checkpoint, RECIPE_LOCATION, Values};
-use crate::checkpoint_file::{hex_checksum, values_checksum};
+use crate::checksums::{hex_checksum, values_checksum};
 use crate::frozen::FrozenParameters;
 use crate::parameters::Shapes;
 use crate::{Error, Model, ModelConfig, Progress, Result};

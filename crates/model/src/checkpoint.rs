@@ -21,10 +21,10 @@ use serde::{Deserialize, Serialize};
 use speech::Tokenizer;
 use speech::files::open_regular;
 
-use crate::checkpoint_file::{CheckpointFile, hex_checksum};
+use crate::checksums::hex_checksum;
 use crate::config::old_names;
 use crate::frozen::FrozenParameters;
-use crate::import::ImportedSource;
+use crate::import::metadata::ImportedSource;
 use crate::parameters::Shapes;
 use crate::{Error, ModelConfig, Result};
 
@@ -261,17 +261,6 @@ fn read_header_entries(path: &Path) -> Result<BTreeMap<String, serde_json::Value
 }
 
 impl Checkpoint {
-    /// Reads and checks a checkpoint: format, version, checksums, dtypes, finite values.
-    ///
-    /// [`CheckpointFile`] reads single tensors.
-    ///
-    /// # Errors
-    /// [`Error::Io`] if the file cannot be read, [`Error::Checkpoint`] if it is corrupt, truncated
-    /// or foreign.
-    pub fn read(path: &Path) -> Result<Self> {
-        CheckpointFile::open(path)?.read_all()
-    }
-
     /// Iterates over the kinds of values with their names in the file.
     pub(crate) fn kinds(&self) -> impl Iterator<Item = (&str, &Values)> {
         let average = self.average.as_ref().map(|average| ("average", average));

@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use kernels::packed::QuantizedMatrix;
 use safetensors::tensor::{Dtype, Metadata};
 use speech::Tokenizer;
 use speech::files::open_regular;
@@ -13,8 +12,9 @@ use crate::checkpoint::{
     AdapterBase, BASE_KIND, Checkpoint, FIELDS_KEY, FORMAT, NamesByKind, OLDEST_VERSION, PARAMETER_KINDS,
     StoredMetadata, VERSION, Values, check_parameters, parse_tokenizer, recipe_config,
 };
+use crate::checksums::hex_checksum;
 use crate::config::old_names;
-use crate::import::{ImportedSource, SOURCE_VERSION};
+use crate::import::metadata::{ImportedSource, SOURCE_VERSION};
 use crate::parameters::Shapes;
 use crate::{Error, ModelConfig, Result};
 
@@ -51,6 +51,19 @@ struct TensorPlace {
     /// Position of the first byte in the file.
     start: u64,
     bytes: usize,
+}
+
+impl Checkpoint {
+    /// Reads and checks a checkpoint: format, version, checksums, dtypes, finite values.
+    ///
+    /// [`CheckpointFile`] reads single tensors.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the file cannot be read, [`Error::Checkpoint`] if it is corrupt, truncated
+    /// or foreign.
+    pub fn read(path: &Path) -> Result<Self> {
+        CheckpointFile::open(path)?.read_all()
+    }
 }
 
 impl CheckpointFile {
@@ -316,38 +329,4 @@ fn check_checksum(path: &Path, part: &str, expected: Option<&String>, found: Str
         }
         _ => Ok(()),
     }
-}
-
-/// Returns a checksum as eight hexadecimal digits.
-pub(crate) fn hex_checksum(checksum: u32) -> String {
-    format!("{checksum:08x}")
-}
-
-/// Returns the CRC-32 of values as little-endian `f32`.
-pub(crate) fn values_checksum(values: &[f32]) -> u32 {
-    let mut hasher = crc32fast::Hasher::new();
-    let mut block = Vec::with_capacity(BLOCK_BYTES);
-    for chunk in values.chunks(BLOCK_BYTES / size_of::<f32>()) {
-        block.clear();
-        chunk.iter().for_each(|value| block.extend(value.to_le_bytes()));
-        hasher.update(&block);
-    }
-    hasher.finalize()
-}
-
-/// Returns the CRC-32 of the integers and little-endian scales of blocks.
-pub(crate) fn quantized_checksum(matrix: &QuantizedMatrix) -> u32 {
-    let mut hasher = crc32fast::Hasher::new();
-    let mut block = Vec::with_capacity(BLOCK_BYTES);
-    for values in matrix.values().chunks(BLOCK_BYTES) {
-        block.clear();
-        block.extend(values.iter().map(|value| value.cast_unsigned()));
-        hasher.update(&block);
-    }
-    for scales in matrix.scales().chunks(BLOCK_BYTES / size_of::<u16>()) {
-        block.clear();
-        scales.iter().for_each(|scale| block.extend(scale.to_le_bytes()));
-        hasher.update(&block);
-    }
-    hasher.finalize()
 }

@@ -17,11 +17,11 @@ use crate::checkpoint::{
     AdapterBase, BASE_KIND, Checkpoint, FIELDS_KEY, FORMAT, Progress, StoredBase, StoredMetadata, VERSION,
     Values,
 };
-use crate::checkpoint_file::{hex_checksum, values_checksum};
+use crate::checksums::{hex_checksum, values_checksum};
 use crate::import::ImportedSource;
 use crate::parameters::Shapes;
-use crate::tensors::with_slice;
 use crate::{DataFingerprint, Error, Parameters, Result};
+use layers::tensors::with_slice;
 
 /// Values that are converted and written at once.
 const VALUES_PER_BLOCK: usize = 1 << 14;

@@ -1,5 +1,5 @@
 //! `ModelConfig`: encoder, predictor, joint network, loss and initial weights of a model.
-mod adapter;
+pub(crate) mod adapter;
 mod check;
 mod gnat;
 mod init;

@@ -7,7 +7,7 @@ use crate::Result;
 use crate::config::LossKind;
 use crate::model::Model;
 use crate::output::TransducerNetwork;
-use crate::tensors::to_vec;
+use layers::tensors::to_vec;
 
 impl Model {
     /// Returns the layer of [`Model::project_frames`], packed.
@@ -17,9 +17,9 @@ impl Model {
     /// errors of candle.
     pub fn packed_projection(&self) -> Result<AffineLayer> {
         if let Some(head) = self.output.ctc_head() {
-            return head.pack("ctc");
+            return Ok(head.pack("ctc")?);
         }
-        self.output.transducer()?.layers.encoder.pack("joint.encoder")
+        Ok(self.output.transducer()?.layers.encoder.pack("joint.encoder")?)
     }
 
     /// Copies predictor and joint network for the searches of [`decoding`].

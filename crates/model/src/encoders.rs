@@ -13,6 +13,7 @@ pub(crate) mod packed;
 mod stream;
 mod subsampling;
 mod subsampling_stream;
+mod time_reduction;
 
 use std::sync::Arc;
 
@@ -26,15 +27,16 @@ pub use fast_conformer::{
 };
 pub use inference_encoder::{EncodedRows, InferenceEncoder, ReadTensor, WeightValues};
 pub use kernels::packed::NumberFormat;
-pub use lstm::{LstmEncoder, TimeReduction};
+pub use lstm::LstmEncoder;
 pub use module_encoder::ModuleEncoder;
 pub use stream::{EncoderChunk, EncoderState, EncoderStream};
 pub use subsampling::SubsamplingConfig;
+pub use time_reduction::TimeReduction;
 
-use crate::config::AdapterConfig;
+use crate::config::adapter::AdapterConfig;
 use crate::config::table::part_kinds;
-use crate::training_pass::TrainingPass;
 use crate::{Error, Result};
+use layers::training_pass::TrainingPass;
 
 /// An encoder of padded batches of input rows.
 ///

@@ -131,6 +131,16 @@ pub enum Error {
     Decoding(#[from] decoding::Error),
 }
 
+impl From<layers::Error> for Error {
+    fn from(error: layers::Error) -> Self {
+        match error {
+            layers::Error::Shape { argument, expected, found } => Error::Shape { argument, expected, found },
+            layers::Error::Candle(error) => Error::Candle(error),
+            layers::Error::Decoding(error) => Error::Decoding(error),
+        }
+    }
+}
+
 /// Formats names in quotes, each abbreviated if it is long.
 fn format_names(utterances: &[String]) -> String {
     let quoted: Vec<String> =

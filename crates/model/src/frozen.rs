@@ -3,8 +3,9 @@ use std::sync::Arc;
 
 use crate::ModelConfig;
 use crate::config::covers;
-use crate::parameters::is_constant;
 
+/// Last parts of the names of constant parameters: the statistics of a batch norm.
+const CONSTANT_NAMES: [&str; 2] = ["running_mean", "running_var"];
 /// Last parts of the names of an adapter's parameters.
 const ADAPTER_NAMES: [&str; 2] = ["lora_a", "lora_b"];
 /// The module whose parameters an adapter freezes, except its own.
@@ -42,6 +43,13 @@ impl FrozenParameters {
         let is_covered = || is_adapted || self.names.iter().any(|frozen| covers(frozen, name));
         is_constant(name) || (!(self.has_adapter && is_adapter_parameter(name)) && is_covered())
     }
+}
+
+/// Returns true for a parameter that training does not change.
+///
+/// Its name ends with `running_mean` or `running_var`, as the statistics of a batch norm do.
+pub(crate) fn is_constant(name: &str) -> bool {
+    CONSTANT_NAMES.contains(&name.rsplit('.').next().unwrap_or(name))
 }
 
 /// Returns true for a parameter of an adapter.

@@ -9,17 +9,15 @@
 //! send       sends the other gradients
 //! ```
 //! Candle returns gradients when the pass has ended. Those of an LSTM's weights, which are nearly
-//! all of a recognizer's, are final as soon as their node has run (`lstm/handle.rs`), and an
-//! all-reduce can begin with them.
-use std::collections::{BTreeMap, HashMap};
+//! all of a recognizer's, are final as soon as their node has run ([`layers::gradient_hooks`]), and
+//! an all-reduce can begin with them.
+use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 
-use candle_core::backprop::GradStore;
 use candle_core::{Tensor, TensorId, Var};
+use layers::tensors::with_slice;
 
-use crate::tensors::with_slice;
-use crate::{BatchStatistics, Parameters, Result};
+use crate::{BatchStatistics, GradientHooks, Parameters, Result, SentGradients};
 
 /// Contiguous gradients by the names of their parameters.
 ///
@@ -37,17 +35,6 @@ pub struct GradientSum<'a> {
     sent: SentGradients,
     /// Statistics of trained batch norms.
     statistics: Vec<BatchStatistics>,
-}
-
-/// The gradients that a backward pass has sent.
-#[derive(Debug, Default)]
-pub struct SentGradients {
-    /// Positions of the gradients, in the order in which they were sent.
-    pub positions: Vec<usize>,
-    /// True if a gradient was sent before it was final.
-    ///
-    /// The sent value is then wrong. This is the case if several nodes use a parameter.
-    pub is_incomplete: bool,
 }
 
 /// The terms of an all-reduce of all gradients, each with its position.
@@ -96,14 +83,8 @@ impl<'a> GradientSum<'a> {
         let position_by_id = terms.order.iter().enumerate().map(|(position, &index)| (ids[index], position));
         let earlier_sum =
             |(name, parameter): (&str, &Var)| Some((parameter.id(), self.sums.get(name)?.clone()));
-        let state = HookState {
-            positions: position_by_id.collect(),
-            earlier_sums: self.parameters.iter_trained().filter_map(earlier_sum).collect(),
-            sender: terms.sender.clone(),
-            sent: Vec::new(),
-            is_incomplete: false,
-        };
-        Some(GradientHooks(Arc::new(Mutex::new(Some(state)))))
+        let earlier_sums = self.parameters.iter_trained().filter_map(earlier_sum).collect();
+        Some(GradientHooks::new(position_by_id.collect(), earlier_sums, terms.sender.clone()))
     }
 
     /// Runs the backward pass of a loss, and adds its gradients.
@@ -186,96 +167,6 @@ impl<'a> GradientSum<'a> {
     }
 }
 
-/// Sends gradients of one backward pass to the all-reduce of their step.
-///
-/// A forward pass stores clones in the operations that send gradients in their backward pass.
-#[derive(Debug, Clone)]
-pub struct GradientHooks(Arc<Mutex<Option<HookState>>>);
-
-/// The state of the hooks during a pass.
-#[derive(Debug)]
-struct HookState {
-    /// Positions of the parameters in the terms.
-    positions: HashMap<TensorId, usize>,
-    /// Sums of the gradients of the earlier passes of the step.
-    earlier_sums: HashMap<TensorId, Tensor>,
-    /// Sends terms, each with its position.
-    sender: Sender<(usize, Tensor)>,
-    sent: Vec<SentGradient>,
-    /// See [`SentGradients::is_incomplete`].
-    is_incomplete: bool,
-}
-
-/// A gradient that was sent during the pass.
-#[derive(Debug)]
-struct SentGradient {
-    /// Position of the parameter in the terms.
-    position: usize,
-    parameter: TensorId,
-    /// The [`checksum`] of the gradient, without those of earlier passes.
-    checksum: u64,
-}
-
-impl GradientHooks {
-    /// Sends the gradients of one node.
-    ///
-    /// They are final if no other node uses the parameters.
-    pub(crate) fn send(&self, parameters: [TensorId; 3], gradients: [&Tensor; 3]) {
-        if let Some(state) = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
-            let gradients = parameters.into_iter().zip(gradients);
-            gradients.for_each(|(parameter, gradient)| state.send(parameter, gradient));
-        }
-    }
-
-    /// Ends the pass, and compares sent with final gradients.
-    ///
-    /// # Errors
-    /// Errors of candle.
-    fn finish(self, returned: &GradStore) -> candle_core::Result<SentGradients> {
-        let state = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(HookState { sent, mut is_incomplete, .. }) = state else {
-            return Ok(SentGradients::default());
-        };
-        for gradient in &sent {
-            // The gradient of a parameter that several nodes use is the sum of theirs.
-            let final_checksum = returned.get_id(gradient.parameter).map(checksum).transpose()?;
-            is_incomplete |= final_checksum != Some(gradient.checksum);
-        }
-        Ok(SentGradients {
-            positions: sent.iter().map(|gradient| gradient.position).collect(),
-            is_incomplete,
-        })
-    }
-}
-
-impl HookState {
-    /// Adds earlier sums to a gradient, and sends the sum.
-    fn send(&mut self, parameter: TensorId, gradient: &Tensor) {
-        let Some(&position) = self.positions.get(&parameter) else { return };
-        let sum = match self.earlier_sums.get(&parameter) {
-            Some(earlier) => earlier + gradient,
-            None => gradient.contiguous(),
-        };
-        let is_repeated = self.sent.iter().any(|sent| sent.position == position);
-        match sum.and_then(|sum| Ok((sum, checksum(gradient)?))) {
-            Ok((sum, checksum)) if !is_repeated => {
-                self.sent.push(SentGradient { position, parameter, checksum });
-                // Fails if the all-reduce has failed, which its result reports.
-                let _ = self.sender.send((position, sum));
-            }
-            _ => self.is_incomplete = true,
-        }
-    }
-}
-
-/// Returns a hash of the values; zeros of both signs are equal.
-fn checksum(gradient: &Tensor) -> candle_core::Result<u64> {
-    let hash = |values: &[f32]| {
-        values.iter().fold(0u64, |hash, x| hash.wrapping_mul(3).wrapping_add((x + 0.0).to_bits().into()))
-    };
-    with_slice(&gradient.contiguous()?, |values: &[f32]| Ok(hash(values)))
-}
-
 #[cfg(test)]
 mod tests {
     use candle_core::Device;
@@ -295,7 +186,7 @@ mod tests {
         fn new(applications: usize) -> Result<(Parameters, Self)> {
             let (parameters, layer) = Parameters::build(3, |vb| {
                 vb.pp("other").get_with_hints(4, "weight", candle_nn::Init::Const(0.5))?;
-                Lstm::new(4, 4, 0, false, &vb.pp("layer"))
+                Ok(Lstm::new(4, 4, 0, false, &vb.pp("layer"))?)
             })?;
             let x: Vec<f32> = (0..2 * 5 * 4).map(|index| (index as f32 * 0.7).sin()).collect();
             let x = Tensor::from_vec(x, (2, 5, 4), &Device::Cpu)?;

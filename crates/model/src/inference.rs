@@ -6,12 +6,13 @@ use std::sync::Arc;
 use kernels::packed::NumberFormat;
 
 use crate::adapter::read_merged;
-use crate::checkpoint_file::{CheckpointFile, quantized_checksum, values_checksum};
+use crate::checkpoint_file::CheckpointFile;
+use crate::checksums::{quantized_checksum, values_checksum};
 use crate::encoders::packed::PackedEncoder;
 use crate::encoders::{EncoderStream, InferenceEncoder, ReadTensor, WeightValues};
 use crate::model::Network;
-use crate::tensors::{to_vec, with_slice};
 use crate::{Error, Model, ModelConfig, Parameters, Result};
+use layers::tensors::{to_vec, with_slice};
 
 /// Start of the names of the encoder's parameters.
 const ENCODER_PREFIX: &str = "encoder.";

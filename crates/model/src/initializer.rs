@@ -5,9 +5,9 @@
 use candle_core::{Device, Tensor, Var};
 
 use crate::config::InitKind;
-use crate::random::{initial_values, uniform};
-use crate::tensors::to_vec;
 use crate::{Parameters, Result};
+use layers::random::{initial_values, uniform};
+use layers::tensors::to_vec;
 
 impl Parameters {
     /// Initializes biases, and all parameters of LSTMs, as in [`InitKind`].

@@ -9,8 +9,8 @@ use rnnt_loss::{
 use crate::config::LossKind;
 use crate::model::{Model, Network};
 use crate::output::{JointLayers, LatticeBatch, OutputModel, TransducerNetwork};
-use crate::training_pass::TrainingPass;
 use crate::{Error, Linear, ModelConfig, Parameters, Result};
+use layers::training_pass::TrainingPass;
 
 /// The loss sessions of a run: options, and buffers within the memory budget `loss.budget`.
 #[derive(Debug, Clone)]

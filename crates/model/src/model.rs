@@ -129,7 +129,7 @@ impl Network {
 /// It is that of a CTC model or of the auxiliary loss. It needs no big blanks: several blanks are
 /// equivalent.
 fn new_ctc_head(labels: usize, encoder_width: usize, vb: &VarBuilder) -> Result<Linear> {
-    Linear::new(encoder_width, labels + 1, &vb.pp("ctc"))
+    Ok(Linear::new(encoder_width, labels + 1, &vb.pp("ctc"))?)
 }
 
 /// The inputs of the loss of a batch.
@@ -385,7 +385,7 @@ impl Model {
     /// # Errors
     /// Errors of candle.
     pub fn ctc_logits(&self, encoded: &Tensor) -> Result<Option<Tensor>> {
-        self.ctc_head().map(|head| head.apply(encoded)).transpose()
+        Ok(self.ctc_head().map(|head| head.apply(encoded)).transpose()?)
     }
 
     /// Computes the log-probabilities `[B, T', L + 1]` of the CTC head.

@@ -8,8 +8,8 @@ use lattice::candle::{BatchTensors, EmbeddingConfig, Gnat, JointConfig, JointWei
 
 use crate::config::{GnatConfig, LossBudget, LossKind};
 use crate::predictors::Predictor;
-use crate::tensors::counts_tensor;
 use crate::{Error, Linear, ModelConfig, Result};
+use layers::tensors::counts_tensor;
 
 /// A transducer's network, a CTC head, or a recognition lattice.
 #[derive(Clone)]
@@ -50,7 +50,7 @@ impl JointLayers {
         let classes = config.classes(labels);
         let (width, durations) = (config.joint_network()?.width, config.loss.kind.durations().len());
         let optional_layer =
-            |exists: bool, name: &str, inputs: usize, outputs: usize| -> Result<Option<Linear>> {
+            |exists: bool, name: &str, inputs: usize, outputs: usize| -> layers::Result<Option<Linear>> {
                 exists.then(|| Linear::new(inputs, outputs, &vb.pp(name))).transpose()
             };
         let is_pruned = matches!(config.loss.kind, LossKind::Pruned { .. });

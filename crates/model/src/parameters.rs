@@ -9,18 +9,8 @@ use candle_nn::{Init, VarBuilder};
 use crate::config::covers;
 use crate::frozen::FrozenParameters;
 use crate::random;
-use crate::tensors::{to_vec, with_slice};
 use crate::{Error, Result};
-
-/// Last parts of the names of constant parameters: the statistics of a batch norm.
-const CONSTANT_NAMES: [&str; 2] = ["running_mean", "running_var"];
-
-/// Returns true for a parameter that training does not change.
-///
-/// Its name ends with `running_mean` or `running_var`, as the statistics of a batch norm do.
-pub(crate) fn is_constant(name: &str) -> bool {
-    CONSTANT_NAMES.contains(&name.rsplit('.').next().unwrap_or(name))
-}
+use layers::tensors::{to_vec, with_slice};
 
 /// The weights of a model by name, in alphabetical order.
 ///
@@ -331,6 +321,7 @@ impl SimpleBackend for ParameterStore {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::frozen::is_constant;
 
     #[test]
     fn a_new_parameter_does_not_change_the_others() {
@@ -366,7 +357,7 @@ mod tests {
     #[test]
     fn statistics_of_batch_norms_are_constant_and_share_their_values_with_layers() {
         let (parameters, layer) =
-            Parameters::build(1, |vb| crate::layers::batch_norm::BatchNorm::new(2, &vb.pp("norm"))).unwrap();
+            Parameters::build(1, |vb| Ok(layers::batch_norm::BatchNorm::new(2, &vb.pp("norm"))?)).unwrap();
         let trained: Vec<&str> = parameters.iter_trained().map(|(name, _)| name).collect();
         assert_eq!(trained, ["norm.bias", "norm.weight"]);
         assert_eq!((parameters.iter().count(), parameters.count()), (4, 8));
@@ -404,5 +395,14 @@ mod tests {
             set(value);
             assert!(!parameters.are_finite().unwrap());
         }
+    }
+
+    #[test]
+    fn a_layer_without_bias_has_one_parameter() {
+        let (parameters, layer) =
+            Parameters::build(1, |vb| Ok(crate::Linear::without_bias(3, 2, &vb.pp("layer"))?)).unwrap();
+        let names: Vec<&str> = parameters.iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["layer.weight"]);
+        assert_eq!(layer.bias().to_vec1::<f32>().unwrap(), [0.0; 2]);
     }
 }

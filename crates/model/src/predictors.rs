@@ -19,7 +19,7 @@ pub use stateless::StatelessPredictor;
 
 use crate::Result;
 use crate::config::table::part_kinds;
-use crate::training_pass::TrainingPass;
+use layers::training_pass::TrainingPass;
 
 /// A predictor of whole label sequences; see [`decoder`](Predictor::decoder) for single labels.
 pub trait Predictor: Send + Sync {

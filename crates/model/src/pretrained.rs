@@ -22,8 +22,8 @@ use crate::config::{ModelConfig, PretrainedConfig, covers};
 use crate::label_rows::{LabelRows, take_label_rows};
 use crate::model::Model;
 use crate::parameters::Shapes;
-use crate::tensors::to_vec;
 use crate::{Error, Parameters, Result};
+use layers::tensors::to_vec;
 
 /// Number of differing tokens that a warning names.
 const MAX_NAMED_TOKENS: usize = 3;

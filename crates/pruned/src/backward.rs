@@ -14,19 +14,9 @@ use std::ops::Range;
 use kernels::{Accumulate, Real, View, ViewMut, WorkerSlots, par_for, parts, parts_mut, product_in};
 
 use crate::{
-    ScoreSource, TaskScratch, emissions::Derivatives, sums::UtteranceSums, tiles, underflow,
-    utterance::UtteranceScores,
+    ScoreSource, TaskScratch, emissions::Derivatives, sums::UtteranceSums, tile_gradients::TileGradients,
+    tiles, underflow, utterance::UtteranceScores,
 };
-
-/// Gradients of an utterance for a tile of classes.
-pub(crate) struct TileGradients<'a, F> {
-    /// Gradient of the frame scores, *T x tile*.
-    pub frames: &'a mut [F],
-    /// Gradient of the label scores, *(U+1) x tile*.
-    pub labels: &'a mut [F],
-    /// Gradient of the probabilities of the unigram, *tile*; unused if there is none.
-    pub unigram: &'a mut [f64],
-}
 
 /// Writes the gradient of a tile of classes.
 ///

@@ -11,8 +11,7 @@ use rayon::prelude::*;
 use rnnt_dp::{Regularizers, Topology};
 
 use crate::{
-    Batch, Error, Options, Plan, Ranges, Result, ScoreSource, Side, TaskScratch, Workspace,
-    backward::{self, TileGradients},
+    Batch, Error, Options, Plan, Ranges, Result, ScoreSource, Side, TaskScratch, Workspace, backward,
     emissions::{Derivatives, WeightedOccupancies},
     error::expect_len,
     forward::compute_emissions,
@@ -20,6 +19,7 @@ use crate::{
     plan::{GroupSizes, utterance_groups},
     source::split_matrix_runs,
     sums::{BatchSums, UtteranceSums},
+    tile_gradients::TileGradients,
     tiles::{self, split_lengths, take_front},
     unigram::UnigramDistribution,
     utterance::UtteranceScores,

@@ -53,6 +53,7 @@ mod plan;
 mod ranges;
 mod source;
 mod sums;
+mod tile_gradients;
 mod tiles;
 mod underflow;
 mod unigram;

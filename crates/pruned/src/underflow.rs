@@ -9,8 +9,8 @@ use kernels::{Real, WorkerSlots};
 
 use crate::{
     Error, Result, ScoreSource, Side, TaskScratch,
-    backward::TileGradients,
     sums::{self, UtteranceSums, UtteranceSumsMut},
+    tile_gradients::TileGradients,
     tiles,
     utterance::UtteranceScores,
 };

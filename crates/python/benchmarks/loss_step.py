@@ -1,7 +1,7 @@
 """Time and memory of one loss step: joint network, last layer, loss and all gradients.
 
     python benchmarks/loss_step.py [--batch 1] [--frames 188] [--labels 60] [--classes 8193 ...]
-        [--rounds 5] [--systems NAME ...] [--svg FILE]
+        [--rounds 5] [--systems NAME ...] [--activation relu] [--svg FILE]
 
 Systems run in alternation; each time is a median. Memory is the growth of the resident set during a
 step of a new process, gradients included, against the state after a small step and the inputs. With
@@ -59,7 +59,7 @@ def panda(
             *arguments,
             loss=loss,
             durations=durations,
-            activation="relu",
+            activation=sizes.activation,
             budget=sizes.budget << 20,
             precision=precision,
         )
@@ -69,9 +69,9 @@ def panda(
     return step
 
 
-def scores(arguments: list[Tensor]) -> Tensor:
+def scores(sizes: argparse.Namespace, arguments: list[Tensor]) -> Tensor:
     encoded, predicted, weight, bias = arguments[:4]
-    hidden = torch.relu(encoded[:, :, None] + predicted[:, None])
+    hidden = getattr(torch, sizes.activation)(encoded[:, :, None] + predicted[:, None])
     return torch.nn.functional.linear(hidden, weight, bias)
 
 
@@ -80,7 +80,7 @@ def products(sizes: argparse.Namespace) -> Callable[[], Tensor]:
     arguments = inputs(sizes, len(DURATIONS))
 
     def step() -> Tensor:
-        logits = scores(arguments)
+        logits = scores(sizes, arguments)
         logits.backward(torch.ones(()).expand_as(logits))
         return logits.detach().flatten()[0]
 
@@ -94,7 +94,7 @@ def torchaudio(sizes: argparse.Namespace) -> Callable[[], Tensor]:
 
     def step() -> Tensor:
         indices = [tensor.int() for tensor in arguments[4:]]
-        value: Tensor = torchaudio.functional.rnnt_loss(scores(arguments), *indices, blank=0)
+        value: Tensor = torchaudio.functional.rnnt_loss(scores(sizes, arguments), *indices, blank=0)
         value.backward()
         return value
 
@@ -107,7 +107,7 @@ def transformers(sizes: argparse.Namespace) -> Callable[[], Tensor]:
     arguments = inputs(sizes, len(DURATIONS))
 
     def step() -> Tensor:
-        logits = scores(arguments)
+        logits = scores(sizes, arguments)
         value: Tensor = tdt_loss(
             logits[..., : sizes.classes],
             logits[..., sizes.classes :],
@@ -218,6 +218,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--classes", type=int, nargs="+", default=[8193])
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
+    parser.add_argument("--activation", choices=["relu", "tanh"], default="relu")
     parser.add_argument("--svg", help="draw time and memory over the classes")
     parser.add_argument("--memory-of", type=json.loads, help=argparse.SUPPRESS)
     arguments = parser.parse_args()

@@ -18,6 +18,8 @@ mod losses;
 mod options;
 mod process_mutex;
 mod recognizer;
+mod recognizer_batch;
+mod recognizer_errors;
 mod recognizer_options;
 mod selected;
 mod site_log_probs;

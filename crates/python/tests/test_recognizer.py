@@ -49,6 +49,11 @@ def write_wav(path: pathlib.Path, samples: np.ndarray, rate: int = tones.SAMPLE_
     return str(path)
 
 
+def quiet_start() -> np.ndarray:
+    """A recording whose first words are too quiet for the model."""
+    return np.concatenate([tones.recording("middle high") // 400, tones.recording("low high middle")])
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """A folder with checkpoints, recordings, and an n-gram that prefers ``hi`` to ``high``."""
@@ -59,6 +64,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
         write_wav(folder / f"{index}.wav", tones.recording(text))
     (folder / "words.arpa").write_text(ARPA)
     (folder / "phrases.txt").write_text("# comment\nhi\t3\n")
+    (folder / "letters.txt").write_text("low hi\n midle\n")
+    (folder / "tokens.txt").write_text("high\n")
+    write_wav(folder / "quiet.wav", quiet_start())
     return folder
 
 
@@ -224,12 +232,20 @@ def test_silence_has_no_text_and_improbable_texts_are_discarded(checkpoint: path
         ({"lm": "words.arpa", "lm_weight": 1.0}, "hi"),
         ({"beam": 4, "lm": "words.arpa", "lm_weight": 0.5}, "hi"),
         ({"beam": 4, "lm": "words.arpa", "minus_lm": "words.arpa", "lm_units": "words"}, "high"),
+        ({"allow_script": "latin"}, "high"),
+        ({"allow_script": ["Greek", "latn"]}, "high"),
+        ({"allow_script": "greek,latin", "forbid_tokens": ["high"]}, "hi"),
+        ({"allow_characters": "letters.txt"}, "hi"),
+        ({"allow_characters": {"l", "o", "w", "midle", "h"}}, "hi"),
+        ({"allow_script": "greek", "allow_characters": ["lowmidhgle"]}, "high"),
+        ({"beam": 4, "forbid_tokens": "tokens.txt"}, "hi"),
+        ({"ctc": True, "forbid_tokens": ["hi"]}, "high"),
         ({"confidence": "renyi_exp", "confidence_exponent": 0.33, "word_confidence": "product"}, "high"),
     ],
     ids=str,
 )
 def test_searches(options: dict[str, Any], word: str, folder: pathlib.Path) -> None:
-    for name in ("lm", "minus_lm", "phrases"):
+    for name in ("lm", "minus_lm", "phrases", "allow_characters", "forbid_tokens"):
         if isinstance(options.get(name), str):
             options = {**options, name: folder / options[name]}
     recognizer = Recognizer.from_checkpoint(folder / "tones.safetensors", **options)
@@ -256,8 +272,78 @@ def test_a_blank_bonus_deletes_words(checkpoint: pathlib.Path, folder: pathlib.P
 
 
 def test_phrases_without_tokens_are_skipped_with_a_warning(checkpoint: pathlib.Path) -> None:
-    with pytest.warns(UserWarning, match="phrases: 1 of 2 are skipped, .* lines 2; line 2: "):
+    with pytest.warns(UserWarning, match="phrases: 1 of 2 phrases are skipped, .* line 2; line 2: "):
         Recognizer.from_checkpoint(checkpoint, phrases=["hi", "hello"])
+
+
+def test_tokens_that_are_not_allowed_are_not_in_alternatives(
+    checkpoint: pathlib.Path, folder: pathlib.Path
+) -> None:
+    options: dict[str, Any] = {"beam": 8, "nbest": 4}
+    recognizer = Recognizer.from_checkpoint(checkpoint, forbid_tokens=["hi", "middle"], **options)
+    texts = [alternative.text for alternative in recognizer.transcribe(folder / "0.wav").nbest]
+    assert texts and not {"hi", "middle"} & set(" ".join(texts).split())
+
+
+# Coverage.
+
+
+def test_coverage_accounts_for_every_second(recognizer: Recognizer, folder: pathlib.Path) -> None:
+    plain = recognizer.transcribe(folder / "quiet.wav")
+    assert plain.text == "low high middle" and plain.coverage is None
+    covered = recognizer.transcribe(folder / "quiet.wav", coverage=True)
+    assert covered.text == "middle high low high middle"
+    assert [word.is_recovered for word in covered.words] == [True, True, False, False, False]
+    assert tuple(word for word in covered.words if not word.is_recovered) == plain.words
+    coverage = covered.coverage
+    assert coverage is not None
+    assert [word.text for word in coverage.recovered] == ["middle", "high"]
+    seconds = dataclasses.asdict(coverage.seconds)
+    assert sum(seconds.values()) == pytest.approx(coverage.duration) == len(quiet_start()) / 8000
+    assert seconds["recovered"] > 0.0 and seconds["words"] > 0.0
+    edges = [0.0, *(segment.end for segment in coverage.segments)]
+    assert edges[:-1] == [segment.start for segment in coverage.segments]
+    assert edges[-1] == coverage.duration
+    assert pickle.loads(pickle.dumps(covered)) == covered
+    array = recognizer.transcribe(quiet_start(), sample_rate=tones.SAMPLE_RATE, coverage=True)
+    assert array == covered
+
+
+def test_gaps_remain_where_the_silence_filter_discards_words(
+    checkpoint: pathlib.Path, folder: pathlib.Path
+) -> None:
+    recognizer = Recognizer.from_checkpoint(checkpoint, silence=1.0)
+    for gap, status in ((0.15, "unrecovered"), (60.0, "short")):
+        transcript = recognizer.transcribe(folder / "0.wav", coverage=True, coverage_gap=gap)
+        assert transcript.coverage is not None and transcript.text == ""
+        gaps = transcript.coverage.gaps
+        assert gaps and {gap.status for gap in gaps} == {status}
+        assert all(gap.energy_db > 0.0 for gap in gaps)
+        assert [(gap.start, gap.end) for gap in gaps] == [
+            (segment.start, segment.end) for segment in transcript.coverage.segments if segment.kind == "gap"
+        ]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"coverage": 1}, TypeError, "coverage: expected True or False, found 1"),
+        ({"coverage_gap": 1.0}, ValueError, "coverage_gap: expected None without coverage=True, found 1.0"),
+        ({"coverage_tolerance": 0}, ValueError, "coverage_tolerance: expected None without coverage=True"),
+        (
+            {"coverage": True, "coverage_gap": -1},
+            ValueError,
+            "coverage_gap: expected a number from 0 to 3600",
+        ),
+        ({"coverage": True, "coverage_tolerance": "1"}, TypeError, "coverage_tolerance: expected a number"),
+    ],
+    ids=str,
+)
+def test_bad_options_of_a_coverage(
+    options: dict[str, Any], error: type[Exception], message: str, recognizer: Recognizer
+) -> None:
+    with pytest.raises(error, match=message):
+        recognizer.transcribe("none.wav", **options)
 
 
 # Streams.
@@ -405,6 +491,17 @@ def test_searches_without_streams_are_refused(checkpoint: pathlib.Path, recogniz
         ({"phrases": [7]}, TypeError, "phrases: expected texts, found 7"),
         ({"phrases": 7}, TypeError, "phrases: expected a path or phrases, found int"),
         ({"phrases": "none.txt"}, FileNotFoundError, "none.txt"),
+        ({"allow_script": "elvish"}, ValueError, "allow_script: script: expected the name of a Unicode"),
+        ({"allow_script": []}, ValueError, "allow_script: expected at least one name of a script, found"),
+        ({"allow_script": [7]}, TypeError, "allow_script: expected texts, found 7"),
+        ({"allow_script": "greek"}, ValueError, "allow_script, .*: expected at least one of the model's 4"),
+        ({"allow_characters": []}, ValueError, "allow_characters: expected at least one character, found"),
+        ({"allow_characters": 7}, TypeError, "allow_characters: expected a path or characters, found int"),
+        ({"allow_characters": "none.txt"}, FileNotFoundError, "none.txt: could not read the file"),
+        ({"forbid_tokens": ["lowest"]}, ValueError, 'forbid_tokens: .*names of the model.*found "lowest"'),
+        ({"forbid_tokens": ["a\nb"]}, ValueError, "forbid_tokens: expected tokens in one line each"),
+        ({"forbid_tokens": []}, ValueError, "forbid_tokens: expected one token per line, found none"),
+        ({"forbid_tokens": b"low"}, TypeError, "forbid_tokens: expected a path or tokens, found bytes"),
         ({"lm": "none.arpa"}, FileNotFoundError, "none.arpa: could not read the file"),
         ({"lm": __file__}, ValueError, "test_recognizer.py: "),
     ],
@@ -579,12 +676,18 @@ def as_json(transcript: Transcript) -> dict[str, Any]:
     """Returns a transcript with the keys of the program's output."""
     fields = dataclasses.asdict(transcript)
     tokens = [{k: v for k, v in token.items() if k not in ("label", "frame")} for token in fields["tokens"]]
+    for word in fields["words"]:
+        if word.pop("is_recovered"):
+            word["recovered"] = True
+    # Tuples become lists.
+    coverage = json.loads(json.dumps(fields["coverage"]))
     return {
         "text": transcript.text,
         "words": list(fields["words"]),
         "tokens": tokens,
         "silence": transcript.is_silence,
         **({"nbest": list(fields["nbest"])} if transcript.nbest else {}),
+        **({"coverage": coverage} if transcript.coverage else {}),
     }
 
 
@@ -603,6 +706,13 @@ def as_json(transcript: Transcript) -> dict[str, Any]:
             {"long": 0.5, "window": 1.0, "confidence": "gibbs_lin"},
             ["--long", "0.5", "--window", "1", "--confidence", "gibbs-lin"],
         ),
+        ({"allow_script": ["greek", "latin"]}, ["--allow-script", "greek,latin"]),
+        ({"allow_characters": "letters.txt"}, ["--allow-characters", "letters.txt"]),
+        (
+            {"beam": 4, "nbest": 3, "allow_script": "latin", "forbid_tokens": ["high"]},
+            ["--beam", "4", "--nbest", "3", "--allow-script", "latin", "--forbid-tokens", "tokens.txt"],
+        ),
+        ({"ctc": True, "forbid_tokens": "tokens.txt"}, ["--ctc", "--forbid-tokens", "tokens.txt"]),
     ],
     ids=str,
 )
@@ -617,6 +727,41 @@ def test_transcripts_equal_those_of_the_program(
         {"id": path, **as_json(transcript)}
         for path, transcript in zip(paths, recognizer.transcribe(paths), strict=True)
     ]
+    assert found == expected
+
+
+@needs_program
+@pytest.mark.parametrize("name", ["tones", "bidirectional"])
+@pytest.mark.parametrize(
+    ("options", "coverage", "arguments"),
+    [
+        ({}, {}, []),
+        ({"beam": 4, "nbest": 2}, {}, ["--beam", "4", "--nbest", "2"]),
+        ({"ctc": True}, {"coverage_gap": 0.1}, ["--ctc", "--coverage-gap", "0.1"]),
+        ({"silence": 1.0}, {"coverage_gap": 0.15}, ["--silence", "1", "--coverage-gap", "0.15"]),
+        ({"long": 0.5, "window": 1.0}, {}, ["--long", "0.5", "--window", "1"]),
+        (
+            {"forbid_tokens": ["high"]},
+            {"coverage_gap": 5.0, "coverage_tolerance": 0.05},
+            ["--forbid-tokens", "tokens.txt", "--coverage-gap", "5", "--coverage-tolerance", "0.05"],
+        ),
+    ],
+    ids=str,
+)
+def test_coverages_equal_those_of_the_program(
+    name: str,
+    options: dict[str, Any],
+    coverage: dict[str, Any],
+    arguments: list[str],
+    folder: pathlib.Path,
+    monkeypatch: Any,
+) -> None:
+    monkeypatch.chdir(folder)
+    paths = ["quiet.wav", *(f"{index}.wav" for index in range(len(TEXTS)))]
+    recognizer = Recognizer.from_checkpoint(f"{name}.safetensors", **options)
+    expected = run_program([f"{name}.safetensors", *paths, "--coverage", *arguments])
+    transcripts = recognizer.transcribe(paths, coverage=True, **coverage)
+    found = [{"id": path, **as_json(transcript)} for path, transcript in zip(paths, transcripts, strict=True)]
     assert found == expected
 
 

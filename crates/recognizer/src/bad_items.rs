@@ -140,7 +140,9 @@ impl BadItems {
                 bad,
                 of: count,
                 allowed,
-                first: Box::new(first.clone()),
+                first_id: first.id.as_str().into(),
+                first_reason: first.reason.as_str().into(),
+                has_other_rate: first.has_other_rate,
             }),
             _ => Ok(()),
         }

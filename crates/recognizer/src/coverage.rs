@@ -4,7 +4,7 @@
 mod intervals;
 mod label_posteriors;
 mod recovery;
-mod report;
+pub(crate) mod report;
 mod tiling;
 
 use std::ops::Range;
@@ -22,7 +22,8 @@ use crate::{Error, Result};
 use intervals::{complement, extend, union};
 use label_posteriors::LabelPosteriors;
 use recovery::{FoundWord, GapSearch, Recovery, SearchedGap};
-use tiling::{LabeledRange, TilingInput, tile};
+use report::LabeledRange;
+use tiling::{TilingInput, tile};
 
 /// Shortest gap next to a word, and shortest part that is checked.
 const MIN_GAP_SECONDS: f64 = 0.1;

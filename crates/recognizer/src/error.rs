@@ -1,7 +1,7 @@
 //! Errors of recognition, alignment and evaluation.
-use kernels::Excerpt;
+use std::path::PathBuf;
 
-use crate::bad_items::ExcludedUtterance;
+use kernels::Excerpt;
 
 /// The crate's result type.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -20,8 +20,8 @@ pub enum Error {
     #[error(
         "{set}: expected at most {allowed} of {of} utterances that cannot be used, found {bad}, the first {}: {}; max_bad in \
          [data] of the recipe, or --max-bad, is the fraction that may be excluded",
-        Excerpt(&first.id),
-        first.reason
+        Excerpt(first_id),
+        first_reason
     )]
     TooManyBad {
         /// The set.
@@ -32,8 +32,12 @@ pub enum Error {
         of: usize,
         /// Unusable utterances allowed.
         allowed: usize,
-        /// The first excluded utterance.
-        first: Box<ExcludedUtterance>,
+        /// Id of the first excluded utterance.
+        first_id: Box<str>,
+        /// The reason why it is excluded.
+        first_reason: Box<str>,
+        /// Whether the first one has another sample rate and resampling is off.
+        has_other_rate: bool,
     },
     /// The model needs whole utterances and cannot stream.
     #[error(
@@ -60,6 +64,40 @@ pub enum Error {
         /// Number of open streams.
         open: usize,
     },
+    /// Options that the search does not use.
+    #[error("{options}: expected {expected}, found {found}")]
+    UnsupportedOption {
+        /// Fields of [`SearchSettings`](crate::SearchSettings), separated by commas.
+        options: &'static str,
+        /// The searches that use them.
+        expected: &'static str,
+        /// The search.
+        found: &'static str,
+    },
+    /// Options that the model's tokens do not match.
+    #[error("{options}: {source}")]
+    TokenOptions {
+        /// Fields of [`SearchSettings`](crate::SearchSettings), separated by commas.
+        options: &'static str,
+        /// What does not match.
+        source: Box<Error>,
+    },
+    /// An invalid language model.
+    #[error("{}: {source}", path.display())]
+    Ngram {
+        /// ARPA file.
+        path: PathBuf,
+        /// What is wrong.
+        source: decoding::ngram::Error,
+    },
+    /// An invalid list of phrases.
+    #[error("{}{source}", path.as_ref().map_or(String::new(), |path| format!("{}: ", path.display())))]
+    Phrases {
+        /// File of the phrases, if any.
+        path: Option<PathBuf>,
+        /// What is wrong.
+        source: decoding::PhraseError,
+    },
     /// The stop flag became true before there was anything to save.
     #[error("stopped")]
     Stopped,
@@ -68,7 +106,7 @@ pub enum Error {
     Model(#[from] model::Error),
 }
 
-model::convert_model_errors!(Error: candle_core::Error, rnnt_loss::Error, lattice::Error, speech::Error, decoding::Error);
+model::convert_model_errors!(Error: model::LayerError, candle_core::Error, rnnt_loss::Error, lattice::Error, speech::Error, decoding::Error);
 
 impl Error {
     pub(crate) fn shape(
@@ -77,5 +115,10 @@ impl Error {
         found: impl Into<String>,
     ) -> Self {
         model::Error::shape(argument, expected, found).into()
+    }
+
+    /// Returns a closure for `map_err` that adds the names of options.
+    pub(crate) fn token_options(options: &'static str) -> impl FnOnce(Self) -> Self {
+        move |source| Error::TokenOptions { options, source: Box::new(source) }
     }
 }

@@ -18,6 +18,7 @@
 //! | item | contents |
 //! |---|---|
 //! | [`Recognizer`] | a checkpoint with its front end and tokenizer |
+//! | [`SearchSettings`] | options of a search and the files that it reads, as users give them |
 //! | [`SearchConfig`] | kinds of search and their options |
 //! | [`TokenFilter`] | the tokens that a search may emit, by script or characters |
 //! | [`StreamingRecognizer`] | streaming recognition |
@@ -40,6 +41,7 @@ mod recognizer;
 mod score;
 mod search;
 mod search_config;
+mod search_settings;
 mod silence;
 mod streaming;
 mod text_warnings;
@@ -67,6 +69,7 @@ pub use output_ids::OutputIds;
 pub use recognizer::Recognizer;
 pub use score::{Metric, Score, SpeakerIntervals, Transcript};
 pub use search_config::{LatticeSearch, SearchConfig};
+pub use search_settings::{BeamSearchKind, NgramUnits, SearchSettings, TextSource};
 pub use silence::MIN_WORD_POSTERIOR;
 pub use streaming::chunked::{ChunkedEncoder, WindowConfig};
 pub use streaming::encoder::{EncodedChunk, StreamId, StreamState, StreamingEncoder};

@@ -6,7 +6,7 @@ use speech::{Features, Tokenizer};
 
 use crate::search::SearchResult;
 use crate::unfused::UnfusedResult;
-use crate::words::word_ranges;
+use crate::words::{is_of_unspaced_script, word_ranges};
 
 /// Default of the smallest posterior of a text's best word.
 ///
@@ -88,17 +88,6 @@ pub(crate) fn word_parts(tokenizer: &Tokenizer, labels: &[DecodedToken]) -> Vec<
 /// Returns the product of the posteriors of labels.
 pub(crate) fn part_posterior(labels: &[DecodedToken]) -> f64 {
     labels.iter().map(|label| label.log_prob).sum::<f64>().exp()
-}
-
-/// Returns whether a letter is of a script without spaces between words.
-pub(crate) fn is_of_unspaced_script(letter: char) -> bool {
-    matches!(letter,
-        '\u{0e00}'..='\u{109f}' // Thai, Lao, Tibetan, Burmese
-        | '\u{1780}'..='\u{17ff}' // Khmer
-        | '\u{2e80}'..='\u{a4cf}' // Chinese, Japanese
-        | '\u{f900}'..='\u{faff}' // compatibility ideographs
-        | '\u{20000}'..='\u{3ffff}' // rare ideographs
-    )
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ pub use captions::CaptionOptions;
 pub use formats::{TranscriptFormat, TranscriptionWriter};
 
 use crate::Result;
-use crate::coverage::Coverage;
+use crate::coverage::report::Coverage;
 use crate::search::SearchResult;
 use crate::words::{WORD_MARK, word_ranges};
 

@@ -8,8 +8,6 @@ use std::ops::Range;
 use decoding::{TokenStyle, WordBoundaries};
 use speech::{Tokenizer, TokenizerKind};
 
-use crate::silence::is_of_unspaced_script;
-
 /// Marks word beginnings in tokens; see [`Tokenizer::tokens`].
 pub const WORD_MARK: char = '\u{2581}';
 
@@ -37,6 +35,17 @@ pub(crate) fn word_ranges(tokenizer: &Tokenizer, labels: &[u32]) -> Vec<Range<us
         is_inside = true;
     }
     words
+}
+
+/// Returns whether a letter is of a script without spaces between words.
+pub(crate) fn is_of_unspaced_script(letter: char) -> bool {
+    matches!(letter,
+        '\u{0e00}'..='\u{109f}' // Thai, Lao, Tibetan, Burmese
+        | '\u{1780}'..='\u{17ff}' // Khmer
+        | '\u{2e80}'..='\u{a4cf}' // Chinese, Japanese
+        | '\u{f900}'..='\u{faff}' // compatibility ideographs
+        | '\u{20000}'..='\u{3ffff}' // rare ideographs
+    )
 }
 
 /// Joins words with spaces, except between two words of scripts without spaces.

@@ -83,8 +83,6 @@ impl CallPlan {
 const MAX_GROUP_SITES: usize = 6272;
 /// Lower bound of the limit on the sites of a group.
 const MIN_GROUP_SITES: usize = 64;
-/// Maximum number of lanes: lattices of a group that are processed in parallel.
-pub(crate) const MAX_LANES: usize = 64;
 /// Bytes for lists of lists and the thread pool's queues.
 const SLACK_BYTES: usize = 16 << 10;
 /// Upper bound on the bytes of an utterance in lists.
@@ -202,7 +200,8 @@ impl CallSizes<'_> {
             max_sites = max_sites.max(sites);
             fixed_bytes = fixed_bytes.max(self.group_bytes(group, sites));
         }
-        let [one_lane_bytes, all_lane_bytes] = [1, MAX_LANES].map(|lanes| self.lattice_bytes(&groups, lanes));
+        let [one_lane_bytes, all_lane_bytes] =
+            [1, crate::ctc::MAX_LANES].map(|lanes| self.lattice_bytes(&groups, lanes));
         // Buffers of the largest group by sites may coexist with those of the largest group by
         // other bytes.
         let fixed_bytes = fixed_bytes.saturating_add(self.site_bytes().saturating_mul(max_sites));

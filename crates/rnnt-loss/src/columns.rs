@@ -20,20 +20,11 @@ use panda_core::Real;
 
 use crate::{
     Options,
+    column_counts::RNNT_COLUMNS,
     heads::{HeadOutput, HeadRole},
-    objective::RNNT_COLUMNS,
     site_buffers::take_front,
     smoothing::{self, log_z},
 };
-
-/// Numbers of emission columns of a site.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct ColumnCounts {
-    /// All columns S.
-    pub all: usize,
-    /// The leading columns, which belong to tokens; those of durations follow.
-    pub tokens: usize,
-}
 
 /// Adjoints of a head's log-probabilities and log-sums.
 pub(crate) struct HeadAdjoints<'a> {

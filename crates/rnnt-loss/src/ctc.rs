@@ -10,7 +10,10 @@ use kernels::{ScratchReq, items_mut, par_find, parts_mut};
 use panda_core::Selection;
 use rnnt_dp::{Regularizers, ctc::CtcWorkspace};
 
-use crate::{Error, Layout, Result, Targets, budget::MAX_LANES, site_buffers::clear_with_capacity};
+use crate::{Error, Layout, Result, Targets, site_buffers::clear_with_capacity};
+
+/// Maximum number of lanes: lattices of a group that are processed in parallel.
+pub(crate) const MAX_LANES: usize = 64;
 
 /// Context that error messages name: an argument is incompatible *for CTC*.
 const FOR_CTC: &str = "for CTC";

@@ -13,7 +13,8 @@ use rnnt_dp::Lattices;
 use crate::{
     Error, Options, Result,
     budget::SessionBuffers,
-    columns::{self, ColumnCounts, HeadAdjoints},
+    column_counts::ColumnCounts,
+    columns::{self, HeadAdjoints},
     error::expect_len,
     heads::HeadOutput,
     objective::LatticeObjective,

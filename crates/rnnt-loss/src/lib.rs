@@ -51,6 +51,7 @@ mod align;
 mod budget;
 #[cfg(feature = "candle")]
 pub mod candle;
+mod column_counts;
 mod columns;
 mod ctc;
 mod ctc_align;

@@ -11,7 +11,7 @@ use rnnt_dp::{Regularizers, Topology};
 
 use crate::{
     Loss, Options, Result, Targets,
-    columns::ColumnCounts,
+    column_counts::{ColumnCounts, RNNT_COLUMNS},
     ctc::{CtcLane, CtcObjective},
     heads::HeadRole,
     site_buffers::clear_with_capacity,
@@ -27,9 +27,6 @@ const LABEL_BYTES: usize = size_of::<u32>() + size_of::<f64>();
 const BAND_BYTES: usize = 64;
 /// Bytes of a frame's band: its first label position and its first site.
 const FRAME_BAND_BYTES: usize = 2 * size_of::<u32>();
-
-/// Leading emission columns of a site: blank and next label.
-pub(crate) const RNNT_COLUMNS: usize = 2;
 
 /// The objective of a loss over the lattices of a batch.
 pub(crate) enum LatticeObjective<'a> {

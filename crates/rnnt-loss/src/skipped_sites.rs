@@ -16,7 +16,7 @@
 use kernels::{items_mut, par_for};
 use rnnt_dp::Lattices;
 
-use crate::columns::ColumnCounts;
+use crate::column_counts::ColumnCounts;
 
 /// Sites excluded from a gradient, with bounds on the error.
 ///

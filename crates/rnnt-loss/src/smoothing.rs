@@ -19,7 +19,7 @@ use panda_core::Real;
 use panda_core::{Head, Normalized};
 use rnnt_dp::Lattices;
 
-use crate::{HeadGradient, Result, columns::ColumnCounts};
+use crate::{HeadGradient, Result, column_counts::ColumnCounts};
 
 /// The mean of all classes of a head.
 pub(crate) struct MeanClass<F> {

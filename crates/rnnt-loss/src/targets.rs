@@ -9,7 +9,9 @@ use std::ops::Range;
 use panda_core::Selection;
 use rnnt_dp::{Lattices, Site};
 
-use crate::{Error, Result, error::expect_len, objective::RNNT_COLUMNS, site_buffers::clear_with_capacity};
+use crate::{
+    Error, Result, column_counts::RNNT_COLUMNS, error::expect_len, site_buffers::clear_with_capacity,
+};
 
 /// Label sequences and frame counts of a batch, and the blank.
 #[derive(Debug, Clone, PartialEq)]

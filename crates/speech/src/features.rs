@@ -52,13 +52,13 @@ use kernels::ShortFloat;
 use crate::Error;
 
 pub use config::FeatureConfig;
+pub use config::Preset;
 pub use feature_matrix::Features;
 pub use framing::{Framing, Window};
 pub use front_end::FrontEnd;
 pub use normalization::Normalization;
 pub use pipeline::FeatureStages;
 pub use preemphasis::InitialSample;
-pub use preset::Preset;
 pub use stack::StackStream;
 pub use stream::FeatureStream;
 pub use trim::trim;

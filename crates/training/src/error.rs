@@ -192,7 +192,7 @@ pub enum Error {
     Recognizer(recognizer::Error),
 }
 
-model::convert_model_errors!(Error: candle_core::Error, rnnt_loss::Error, speech::Error);
+model::convert_model_errors!(Error: model::LayerError, candle_core::Error, rnnt_loss::Error, speech::Error);
 
 impl From<recognizer::Error> for Error {
     fn from(error: recognizer::Error) -> Self {

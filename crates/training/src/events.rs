@@ -17,8 +17,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::event_records::{FRAME_BYTES, encode_scalars, encode_version, read_message, step_and_tag};
 use crate::metrics::Metrics;
-use crate::observer::StepReport;
 use crate::run_files::{EVENT_FOLDER, EVENT_PREFIX, RunPosition, event_file_name, parse_event_file_name};
+use crate::step_report::StepReport;
 use crate::{Error, Result};
 use model::checkpoint::Progress;
 use speech::files::remove_temporary_files;

@@ -3,6 +3,7 @@ use crate::Result;
 use crate::metrics::Metrics;
 use crate::run_folder::RunFolder;
 use crate::run_plan::RunPlan;
+use crate::step_report::StepReport;
 use recognizer::Evaluation;
 
 /// The facts at the start of a run.
@@ -22,37 +23,6 @@ pub struct RunReport {
     pub first_epoch: u64,
     /// The memory plan, if the run has a memory budget.
     pub plan: Option<RunPlan>,
-}
-
-/// One optimizer step.
-#[derive(Debug, Clone, PartialEq)]
-pub struct StepReport {
-    /// Epoch, from 0.
-    pub epoch: u64,
-    /// Batch of the epoch, from 0.
-    pub batch: u64,
-    /// Batches of the epoch.
-    pub batches: u64,
-    /// Step of the run, from 0.
-    pub step: u64,
-    /// Steps of the whole run, an estimate until the last epoch.
-    ///
-    /// Later epochs count like this one; the order of an epoch determines its number of batches.
-    pub steps: u64,
-    /// Mean transducer loss of the batch.
-    pub loss: f64,
-    /// Mean CTC loss of the batch.
-    pub ctc_loss: f64,
-    /// Mean loss of the batch with the simple joiner; 0 without pruning.
-    pub simple_loss: f64,
-    /// Learning rate.
-    pub learning_rate: f64,
-    /// Norm of the gradient before clipping.
-    pub gradient_norm: f64,
-    /// Length of the audio of the batch in seconds.
-    pub audio_seconds: f64,
-    /// Wall time of the step in seconds.
-    pub seconds: f64,
 }
 
 /// One epoch.

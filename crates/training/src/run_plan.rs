@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! planned = baseline + (fixed + prefetched + step) · 17/16
-//! fixed   = weights, two moments, average: 4 numbers a weight; two more for gradients: their sum
-//!           over a step, and those of one backward pass
+//! fixed   = 2 numbers a weight: itself, average; 4 more if it is trained: two moments, and
+//!           gradients of a step and of one backward pass
 //! step    = upper bound of encoder, predictor, projections and losses of a batch, in both passes
 //! ```
 //! The sums are upper bounds by shape only, so that a recipe has the same batches on every machine;
@@ -13,6 +13,7 @@ mod step_bytes;
 use std::fmt;
 
 use crate::data::Batch;
+use crate::encoder_pass::EncoderPass;
 use crate::{Error, Result};
 use model::Model;
 use speech::memory::format_bytes;
@@ -23,13 +24,15 @@ pub use step_bytes::{check_step_bytes, recomputed_step_bytes, step_bytes};
 const ALLOCATOR_LOSS_DIVISOR: usize = 16;
 /// Copies of the weights and moments while a checkpoint is read.
 ///
-/// Those of the model, and the checkpoint as bytes and as numbers.
-const COPIES_DURING_READ: usize = 3;
+/// Those of the model, and those of the checkpoint.
+const COPIES_DURING_READ: usize = 2;
 /// Bytes of a number.
 const BYTES_PER_NUMBER: usize = size_of::<f32>();
-/// Numbers for each weight except gradients: itself, two moments, an average.
-const NUMBERS_PER_WEIGHT: usize = 4;
-/// Gradients of each weight: their sum over a step, and those of one backward pass.
+/// Numbers for each weight: itself and its average.
+const NUMBERS_PER_WEIGHT: usize = 2;
+/// Moments of each trained weight.
+const MOMENTS_PER_WEIGHT: usize = 2;
+/// Gradients of each trained weight: their sum over a step, and those of one backward pass.
 const GRADIENTS_PER_WEIGHT: usize = 2;
 /// Copies of a batch's rows while it is loaded.
 ///
@@ -60,9 +63,26 @@ impl BatchShape {
     }
 }
 
+/// Returns the bytes of weights, averages and moments.
+fn stored_bytes(model: &Model) -> usize {
+    let (count, trained) = (model.parameters().count(), trained_count(model));
+    BYTES_PER_NUMBER * (NUMBERS_PER_WEIGHT * count + MOMENTS_PER_WEIGHT * trained)
+}
+
+/// Returns the number of weights that training changes.
+fn trained_count(model: &Model) -> usize {
+    model.parameters().iter_trained().map(|(_, variable)| variable.elem_count()).sum()
+}
+
 /// Returns the bytes in use from the first to the last step.
 fn fixed_bytes(model: &Model) -> usize {
-    (NUMBERS_PER_WEIGHT + GRADIENTS_PER_WEIGHT) * BYTES_PER_NUMBER * model.parameters().count()
+    stored_bytes(model) + GRADIENTS_PER_WEIGHT * BYTES_PER_NUMBER * trained_count(model)
+}
+
+/// Returns the bytes while a checkpoint is read; two copies of the current tensor exist.
+fn reading_bytes(model: &Model) -> usize {
+    let largest = model.parameters().iter().map(|(_, variable)| variable.elem_count()).max().unwrap_or(0);
+    COPIES_DURING_READ * stored_bytes(model) + 2 * BYTES_PER_NUMBER * largest
 }
 
 /// Returns the bytes of prefetched batches and their inputs.
@@ -111,22 +131,10 @@ pub struct RunPlan {
     pub step: usize,
     /// A model in addition to a checkpoint that is being read.
     ///
-    /// The checkpoint is in memory as bytes and as numbers; no step runs at that time.
+    /// No step runs at that time.
     pub reading: usize,
     /// The work of a step in the encoder.
     pub encoder_pass: EncoderPass,
-}
-
-/// The work of a step in the encoder.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum EncoderPass {
-    /// Forward and backward pass; all activations are saved.
-    #[default]
-    Saved,
-    /// Each layer saves its input only; the backward pass computes it again.
-    Recomputed,
-    /// None: batches are encoder rows from a cache.
-    Cached,
 }
 
 impl RunPlan {
@@ -149,8 +157,7 @@ impl RunPlan {
         encoder_pass: EncoderPass,
     ) -> Result<Self> {
         check_step_bytes(model)?;
-        let reading = COPIES_DURING_READ * NUMBERS_PER_WEIGHT * BYTES_PER_NUMBER * model.parameters().count();
-        let fixed = fixed_bytes(model);
+        let (reading, fixed) = (reading_bytes(model), fixed_bytes(model));
         let mut plan = RunPlan { budget, baseline, fixed, prefetched: 0, step: 0, reading, encoder_pass };
         plan.prefetched = plan.prefetched_bytes(model, plan.batch_shape(model, min_utterances, longest));
         let longest_step = plan.step_bytes(model, plan.batch_shape(model, 1, longest));

@@ -6,6 +6,7 @@ use distributed::ProcessGroup;
 
 use crate::bad_item_log::BadItemLog;
 use crate::data::{BatchSource, EncoderCacheConfig, LargestUtterance, TrainingSet, UtteranceStore};
+use crate::encoder_pass::EncoderPass;
 use crate::learner::Learner;
 use crate::loading::{LoadError, RunInputs, RunOrigin};
 use crate::observer::{Observer, RunReport};
@@ -13,7 +14,7 @@ use crate::optimizer::RateFactors;
 use crate::rank_differences;
 use crate::recipe::{CheckpointSelection, DataConfig, Recipe, RecipeOverrides, check_frozen_encoder};
 use crate::run_folder::{RunFolder, StartMode};
-use crate::run_plan::{self, EncoderPass, RunPlan};
+use crate::run_plan::{self, RunPlan};
 use crate::trainer::{CheckpointMetadata, Trainer};
 use crate::{Error, Result};
 use model::Model;

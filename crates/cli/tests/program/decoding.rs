@@ -88,8 +88,12 @@ fn forbidden_tokens_are_never_emitted() {
     toy.write("all.txt", "low\nmiddle\nhigh\n");
     toy.write("empty.txt", " \n\n");
     for (lock, part) in [
-        (["--allow-script", "elvish"], "expected the name of a Unicode script"),
-        (["--allow-script", "greek"], "expected at least one of the model's 3 tokens, found none"),
+        (["--allow-script", "elvish"], "--allow-script: script: expected the name of a Unicode script"),
+        (
+            ["--allow-script", "greek"],
+            "--allow-script, --allow-characters, --forbid-tokens: allowed tokens: expected at least one of the \
+             model's 3 tokens, found none",
+        ),
         (["--allow-characters", "empty.txt"], "empty.txt: expected at least one character, found none"),
         (["--allow-characters", "none.txt"], "none.txt: could not read the file"),
         (["--forbid-tokens", "unknown.txt"], "found \"lowest\""),
@@ -165,7 +169,7 @@ fn unsupported_search_options_are_errors() {
         (&["--by-sum"], &["--by-sum: expected a beam search"]),
         (
             &["--beam", "2", "--max-symbols", "3"],
-            &["--max-symbols: expected greedy search or --beam-search malsd"],
+            &["--max-symbols: expected greedy search or the beam search malsd, found another beam search"],
         ),
         (&["--ctc", "--max-symbols", "3"], &["--max-symbols: expected", "found a search with the CTC head"]),
         (&["--beam", "2", "--confidence", "max-prob"], &["--confidence: expected greedy search"]),
@@ -211,7 +215,7 @@ fn unsupported_search_options_are_errors() {
         (&["--stream", "--latest", "nan"], &["--latest: expected a number from 0"]),
         (
             &["--ctc", "--nbest", "3"],
-            &["--nbest: expected a beam search (--beam 2 or more), found a search with the CTC head"],
+            &["--nbest: expected a beam search (a beam of 2 or more), found a search with the CTC head"],
         ),
         (&["--stream", "--ctc"], &["--ctc: expected whole recordings"]),
         (

@@ -12,7 +12,7 @@ use speech::files::{Destination, read_input};
 
 use super::Adapter;
 use crate::checkpoint::{FIELDS_KEY, Values};
-use crate::checkpoint_file::{hex_checksum, values_checksum};
+use crate::checksums::{hex_checksum, values_checksum};
 use crate::parameters::Shapes;
 use crate::{Error, Result};
 

@@ -7,9 +7,9 @@ use crate::checkpoint::{Checkpoint, RECIPE_LOCATION, Values};
 use crate::config::AdapterConfig;
 use crate::config::table::syntax_error;
 use crate::frozen::{FrozenParameters, is_adapter_parameter};
-use crate::layers::low_rank::{LowRankConfig, add_low_rank};
 use crate::parameters::Shapes;
 use crate::{Error, Model, Progress, Result};
+use layers::low_rank::{LowRankConfig, add_low_rank};
 
 /// Number of changed parameters that an error names.
 const MAX_NAMED_PARAMETERS: usize = 4;

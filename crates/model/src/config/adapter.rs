@@ -3,8 +3,7 @@ use serde::{Deserialize, Serialize};
 
 use super::values::{MAX_WIDTH, check_count, check_positive, ensure};
 use crate::Result;
-use crate::encoders::EncoderKind;
-use crate::layers::low_rank::LowRankConfig;
+use layers::low_rank::LowRankConfig;
 
 /// `[adapter]`: low-rank updates of the encoder's linear layers (LoRA).
 ///
@@ -61,11 +60,11 @@ impl AdapterConfig {
         self.modules.contains(&module).then_some(config)
     }
 
-    /// Checks every value, and that the encoder supports adapters.
+    /// Checks every value.
     ///
     /// # Errors
     /// [`crate::Error::RecipeValue`].
-    pub(crate) fn check(&self, encoder: &EncoderKind) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         check_count("adapter.rank", self.rank, MAX_WIDTH)?;
         check_positive("adapter.alpha", self.alpha.unwrap_or(1.0))?;
         let is_valid = !self.modules.is_empty();
@@ -74,25 +73,13 @@ impl AdapterConfig {
             let is_new = !self.modules[..index].contains(module);
             ensure("adapter.modules", "each module once", is_new, format!("{module:?} twice"))?;
         }
-        match encoder {
-            EncoderKind::FastConformer(_) | EncoderKind::Conformer(_) => Ok(()),
-            EncoderKind::Lstm(_) => {
-                let expected = "none with encoder.kind = \"lstm\"; conformer and fastconformer support it";
-                ensure("adapter", expected, false, "a table")
-            }
-        }
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::encoders::LstmEncoderConfig;
-
-    fn conformer() -> EncoderKind {
-        let text = "kind = \"conformer\"\nlayers = 1\nwidth = 8\nheads = 2\nfeed_forward = 8\nkernel = 3";
-        toml::from_str(text).unwrap()
-    }
 
     fn parse(text: &str) -> AdapterConfig {
         toml::from_str(text).unwrap()
@@ -102,14 +89,14 @@ mod tests {
     fn defaults_are_a_factor_of_1_and_all_modules() {
         let adapter = parse("rank = 4");
         assert_eq!((adapter.scale(), adapter.modules.len()), (1.0, 2));
-        adapter.check(&conformer()).unwrap();
+        adapter.check().unwrap();
         let attention = parse("rank = 4\nmodules = [\"attention\"]");
         assert!(attention.low_rank(AdapterModule::Attention).is_some());
         assert!(attention.low_rank(AdapterModule::FeedForward).is_none());
     }
 
     #[test]
-    fn invalid_values_and_other_encoders_are_errors() {
+    fn invalid_values_are_errors() {
         for (text, expected) in [
             ("rank = 0", "adapter.rank: expected 1 to 8192, found 0"),
             ("rank = 9000", "adapter.rank: expected 1 to 8192"),
@@ -121,12 +108,9 @@ mod tests {
                 "adapter.modules: expected each module once, found Attention twice",
             ),
         ] {
-            let error = parse(text).check(&conformer()).unwrap_err().to_string();
+            let error = parse(text).check().unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
         }
-        let lstm = EncoderKind::Lstm(LstmEncoderConfig { layers: 1, hidden: 8, ..Default::default() });
-        let error = parse("rank = 1").check(&lstm).unwrap_err().to_string();
-        assert!(error.contains("adapter: expected none with encoder.kind = \"lstm\""), "{error}");
         assert!(toml::from_str::<AdapterConfig>("rank = 1\ndropout = 0.1").is_err());
     }
 }

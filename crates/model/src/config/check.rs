@@ -11,6 +11,7 @@ use crate::config::values::{
 use crate::config::{
     ActivationKind, AlignmentKind, GnatConfig, LossKind, LossOptions, LossTerms, PrecisionKind,
 };
+use crate::encoders::EncoderKind;
 
 /// Largest number of encoder frames of a token or a blank: minutes at any frame rate.
 const MAX_DURATION: usize = 1000;
@@ -27,8 +28,17 @@ impl ModelConfig {
         // former are checked before, so that an error names the key that is out of range.
         self.check_training_terms()?;
         self.check_loss()?;
-        self.adapter.as_ref().map_or(Ok(()), |adapter| adapter.check(&self.encoder))?;
+        self.check_adapter()?;
         self.init.check()
+    }
+
+    /// Checks the keys of `[adapter]`, and that the encoder supports adapters.
+    fn check_adapter(&self) -> Result<()> {
+        let Some(adapter) = &self.adapter else { return Ok(()) };
+        adapter.check()?;
+        let is_supported = !matches!(self.encoder, EncoderKind::Lstm(_));
+        let expected = "none with encoder.kind = \"lstm\"; conformer and fastconformer support it";
+        ensure("adapter", expected, is_supported, "a table")
     }
 
     /// Checks the keys of `[loss]`, and that the topology supports them.

@@ -14,11 +14,11 @@ use stream::ConformerStream;
 
 use super::subsampling::Subsampling;
 use super::{Encoder, EncoderStream};
-use crate::config::AdapterConfig;
-use crate::layers::footprint;
-use crate::layers::ragged::Ragged;
-use crate::training_pass::TrainingPass;
+use crate::config::adapter::AdapterConfig;
 use crate::{Linear, Result};
+use layers::footprint;
+use layers::ragged::Ragged;
+use layers::training_pass::TrainingPass;
 
 /// The Conformer encoder (Gulati et al., arXiv 2005.08100), without inner padding.
 ///
@@ -105,7 +105,7 @@ impl ConformerEncoder {
             )?)),
         };
         let layer = |index: usize| ConformerLayer::new(config, adapter, &vb.pp("layers").pp(index));
-        let layers = (0..config.layers).map(layer).collect::<Result<_>>()?;
+        let layers = (0..config.layers).map(layer).collect::<layers::Result<_>>()?;
         Ok(ConformerEncoder { config: config.clone(), input_layer, layers })
     }
 }

@@ -1,11 +1,10 @@
 //! The FastConformer encoder: its layers over ragged batches, without padding.
-mod attention_limits;
 mod config;
 mod inference;
 mod layer;
 mod subsampling;
 
-pub use attention_limits::AttentionLimits;
+pub use layers::attention_limits::AttentionLimits;
 use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
@@ -16,11 +15,11 @@ use layer::{FastConformerLayer, RelativePositions};
 use subsampling::DepthwiseSubsampling;
 
 use super::Encoder;
-use crate::config::AdapterConfig;
-use crate::layers::footprint;
-use crate::layers::relative_attention::DistanceRange;
-use crate::training_pass::TrainingPass;
+use crate::config::adapter::AdapterConfig;
 use crate::{Result, tensors};
+use layers::footprint;
+use layers::relative_attention::DistanceRange;
+use layers::training_pass::TrainingPass;
 
 /// The FastConformer encoder (Rekesh et al., arXiv 2305.05084), as in NeMo.
 ///
@@ -98,7 +97,7 @@ impl FastConformerEncoder {
                 config.width,
                 &vb.pp("pre_encode"),
             )?,
-            layers: (0..config.layers).map(layer).collect::<Result<_>>()?,
+            layers: (0..config.layers).map(layer).collect::<layers::Result<_>>()?,
         })
     }
 

@@ -2,12 +2,14 @@
 use candle_core::Tensor;
 use candle_nn::VarBuilder;
 
-use crate::layers::feed_forward::feed_forward;
-use crate::layers::layer_norm::LayerNorm;
-use crate::layers::low_rank::LowRankConfig;
-use crate::layers::ragged::Ragged;
-use crate::training_pass::{DropoutMask, TrainingPass};
-use crate::{Linear, Result};
+use layers::Result;
+use layers::feed_forward::feed_forward;
+use layers::layer_norm::LayerNorm;
+use layers::low_rank::LowRankConfig;
+use layers::ragged::Ragged;
+use layers::training_pass::{DropoutMask, TrainingPass};
+
+use crate::Linear;
 
 /// A feed-forward module with its layer norm.
 #[derive(Debug, Clone)]

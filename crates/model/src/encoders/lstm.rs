@@ -7,11 +7,12 @@ use serde::{Deserialize, Serialize};
 
 use super::lstm_stream::LstmStream;
 use super::subsampling::Subsampling;
+use super::time_reduction::TimeReduction;
 use super::{BuildEncoder, Encoder, EncoderStream, SubsamplingConfig};
 use crate::config::values::{MAX_SMALL_COUNT, MAX_WIDTH, check_count, check_dropout, ensure};
-use crate::layers::footprint::{self, Footprint};
-use crate::training_pass::TrainingPass;
 use crate::{Lstm, Result};
+use layers::footprint::{self, Footprint};
+use layers::training_pass::TrainingPass;
 
 /// `[encoder]` with `kind = "lstm"`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -36,25 +37,6 @@ pub struct LstmEncoderConfig {
     /// Optional convolutions before the layers, to rows of width `hidden`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subsampling: Option<SubsamplingConfig>,
-}
-
-/// `[encoder.time_reduction]`: adjacent rows are concatenated after a layer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TimeReduction {
-    /// Number of layers before the reduction: the index of the first layer after it.
-    pub after_layer: usize,
-    /// Number of rows that are concatenated.
-    pub factor: usize,
-}
-
-impl TimeReduction {
-    /// Returns true if a layer is the first one after the reduction.
-    ///
-    /// `layer` is its index.
-    pub(super) fn is_before(&self, layer: usize) -> bool {
-        self.after_layer == layer
-    }
 }
 
 impl BuildEncoder for LstmEncoderConfig {
@@ -189,7 +171,8 @@ impl Encoder for LstmEncoder {
     }
 
     fn stream(&self) -> Result<Option<Arc<dyn EncoderStream>>> {
-        let layers: Option<Vec<_>> = self.layers.iter().map(Lstm::streaming).collect::<Result<_>>()?;
+        let layers: Option<Vec<_>> =
+            self.layers.iter().map(Lstm::streaming).collect::<layers::Result<_>>()?;
         let layers = layers.filter(|layers| !layers.is_empty());
         let Some(layers) = layers else { return Ok(None) };
         let subsampling = self.subsampling.as_ref().map(Subsampling::stream).transpose()?;

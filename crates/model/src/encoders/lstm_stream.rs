@@ -1,9 +1,10 @@
 //! `LstmStream`: streaming inference with an LSTM encoder of one direction.
 use super::stream::PartSizes;
 use super::subsampling_stream::SubsamplingStream;
-use super::{EncoderChunk, EncoderState, EncoderStream, TimeReduction, stream};
+use super::time_reduction::TimeReduction;
+use super::{EncoderChunk, EncoderState, EncoderStream, stream};
 use crate::Result;
-use crate::layers::lstm::{LstmState, StreamingLstm};
+use layers::lstm::{LstmState, StreamingLstm};
 
 /// [`super::LstmEncoder`] for streaming: packed weights, and states that callers own.
 ///

@@ -3,8 +3,8 @@ use candle_core::Tensor;
 use candle_nn::ModuleT;
 
 use super::Encoder;
-use crate::training_pass::TrainingPass;
 use crate::{Error, Result};
+use layers::training_pass::TrainingPass;
 
 /// A candle module as an encoder.
 ///

@@ -6,9 +6,9 @@ use candle_core::{Device, Tensor};
 use kernels::packed::NumberFormat;
 
 use super::{EncodedRows, Encoder, EncoderStream, InferenceEncoder};
-use crate::tensors::with_slice;
-use crate::training_pass::TrainingPass;
 use crate::{Error, Result};
+use layers::tensors::with_slice;
+use layers::training_pass::TrainingPass;
 
 /// An [`InferenceEncoder`] over padded batches; it has no training pass.
 pub(crate) struct PackedEncoder {

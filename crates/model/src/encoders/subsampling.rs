@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use super::subsampling_stream::SubsamplingStream;
 use crate::config::values::{MAX_WIDTH, check_count, ensure};
-use crate::layers::convolution::{ConvolutionShape, convolution};
-use crate::layers::footprint::{self, Footprint};
-use crate::layers::layer_norm::LayerNorm;
-use crate::layers::ragged::Ragged;
 use crate::{Linear, Result};
+use layers::convolution::{ConvolutionShape, convolution};
+use layers::footprint::{self, Footprint};
+use layers::layer_norm::LayerNorm;
+use layers::ragged::Ragged;
 
 /// `[encoder.subsampling]`: convolutions that reduce several frames to one row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,9 +6,9 @@ use kernels::PackedRight;
 use super::EncoderChunk;
 use super::stream::PartSizes;
 use crate::Result;
-use crate::layers::convolution::{ConvolutionShape, WindowPosition, flatten_weight};
-use crate::layers::layer_norm::InferenceNorm;
-use crate::tensors::to_vec;
+use layers::convolution::{ConvolutionShape, WindowPosition, flatten_weight};
+use layers::layer_norm::InferenceNorm;
+use layers::tensors::to_vec;
 
 /// [`super::subsampling::Subsampling`] for streaming: packed weights, and states that callers own.
 ///

@@ -10,9 +10,9 @@ use super::embedding::{Embedding, StartEmbedding};
 use super::{BuildPredictor, Predictor};
 use crate::Result;
 use crate::config::values::{MAX_SMALL_COUNT, MAX_WIDTH, check_count, check_dropout, ensure};
-use crate::layers::layer_norm::layer_norm;
-use crate::tensors::to_vec;
-use crate::training_pass::TrainingPass;
+use layers::layer_norm::layer_norm;
+use layers::tensors::to_vec;
+use layers::training_pass::TrainingPass;
 
 /// `[predictor]` with `kind = "concat"`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -101,7 +101,7 @@ impl Predictor for ConcatPredictor {
             return Ok(x);
         }
         let weight = Tensor::ones(self.config.width, x.dtype(), x.device())?;
-        layer_norm(&x, &weight, &weight.zeros_like()?)
+        Ok(layer_norm(&x, &weight, &weight.zeros_like()?)?)
     }
 
     fn bytes(&self, batch: usize, rows: usize) -> Option<usize> {

@@ -4,7 +4,7 @@ use candle_nn::{Init, VarBuilder};
 use serde::{Deserialize, Serialize};
 
 use crate::Result;
-use crate::tensors::to_vec;
+use layers::tensors::to_vec;
 
 /// The embedding before the first label.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 use super::embedding::{Embedding, StartEmbedding};
 use super::{BuildPredictor, Predictor};
 use crate::config::values::{MAX_SMALL_COUNT, MAX_WIDTH, check_count, check_dropout};
-use crate::layers::footprint::{self, Footprint};
-use crate::tensors::to_vec;
-use crate::training_pass::TrainingPass;
 use crate::{Lstm, LstmWeights, Result};
+use layers::footprint::{self, Footprint};
+use layers::tensors::to_vec;
+use layers::training_pass::TrainingPass;
 
 /// `[predictor]` with `kind = "lstm"`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -74,7 +74,7 @@ impl LstmPredictor {
             if two_biases { layer.with_two_biases(0, &vb) } else { Ok(layer) }
         };
         let embedding = Embedding::new(tokens, width, blank, start, &vb.pp("embedding"))?;
-        let layers = (0..layers).map(layer).collect::<Result<_>>()?;
+        let layers = (0..layers).map(layer).collect::<layers::Result<_>>()?;
         let layers = Lstm::with_shared_buffers(layers);
         Ok(LstmPredictor { embedding, layers, config: config.clone() })
     }

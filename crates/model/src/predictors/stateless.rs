@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 use super::embedding::{Embedding, StartEmbedding};
 use super::{BuildPredictor, Predictor};
 use crate::config::values::{MAX_SMALL_COUNT, MAX_WIDTH, check_count, check_dropout};
-use crate::tensors::to_vec;
-use crate::training_pass::TrainingPass;
 use crate::{Linear, Result};
+use layers::tensors::to_vec;
+use layers::training_pass::TrainingPass;
 
 /// `[predictor]` with `kind = "stateless"`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use model::{Checkpoint, ImportOptions, ImportedModel, Layout};
+use model::{Adapter, Checkpoint, ImportOptions, ImportedModel, Layout};
 
 use super::mutants::fuzz;
 use super::pretrained_models::{Pretrained, RNNT, read_tensors, recipe};
@@ -165,5 +165,25 @@ fn damaged_indices_are_errors_or_models() {
         std::fs::write(&path, bytes).unwrap();
         import(&folder, &output);
         let _ = &pretrained;
+    });
+}
+
+#[test]
+fn damaged_adapters_are_errors_or_adapters() {
+    let recipe = recipe("convolution_norm = \"batch\"", RNNT);
+    let base = Pretrained::new(&recipe);
+    let adapted = Pretrained::new(&(recipe + "[adapter]\nrank = 1\n"));
+    let [base_path, adapted_path] = [&base, &adapted].map(|pretrained| pretrained.path("model.safetensors"));
+    let [base_checkpoint, checkpoint] =
+        [&base_path, &adapted_path].map(|path| Checkpoint::read(path).unwrap());
+    let path = base.path("mutant.safetensors");
+    let bytes = Adapter::extract(&adapted_path, &checkpoint).unwrap().to_bytes(&path).unwrap();
+    fuzz("adapter", vec![bytes], JSON_WORDS, 1000, move |bytes| {
+        let _ = (&base, &adapted);
+        std::fs::write(&path, bytes).unwrap();
+        match Adapter::read(&path) {
+            Ok(adapter) => drop(adapter.apply(&path, &base_path, &base_checkpoint).unwrap()),
+            Err(error) => assert!(error.to_string().len() < 3000, "{error}"),
+        }
     });
 }

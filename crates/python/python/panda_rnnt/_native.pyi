@@ -68,9 +68,7 @@ class LabelScorer:
 
 @final
 class Recognizer:
-    def __new__(
-        cls, path: str, options: str, lm: str | None, minus_lm: str | None, phrases: bytes | None
-    ) -> Recognizer: ...
+    def __new__(cls, path: str, options: str, sources: Mapping[str, str | bytes | None]) -> Recognizer: ...
     @property
     def warnings(self) -> list[str]: ...
     @property
@@ -79,7 +77,9 @@ class Recognizer:
     def frame_seconds(self) -> float: ...
     @property
     def tokens(self) -> list[str]: ...
-    def transcribe(self, recordings: list[str | tuple[str, object, int]]) -> list[_Transcript]: ...
+    def transcribe(
+        self, recordings: list[str | tuple[str, object, int]], coverage: tuple[float, float] | None
+    ) -> list[_Transcript]: ...
     def stream(self, sample_rate: int, pause: float, latest: float) -> Stream: ...
 
 @final
@@ -100,9 +100,9 @@ class WeightModel:
 
 _Alternative: TypeAlias = tuple[str, float, float]
 _Token: TypeAlias = tuple[str, float, float, float, float]
-_Transcript: TypeAlias = tuple[str, list[_Word], list[_Token], list[_Alternative], bool]
+_Transcript: TypeAlias = tuple[str, list[_Word], list[_Token], list[_Alternative], bool, str | None]
 _Update: TypeAlias = tuple[_Transcript, str, bool]
-_Word: TypeAlias = tuple[str, float, float, float]
+_Word: TypeAlias = tuple[str, float, float, float, bool]
 
 def align(arguments: dict[str, Any], options: str) -> dict[str, Array]: ...
 def check_options(options: str) -> None: ...

@@ -570,7 +570,8 @@ class RecognitionLattice(nn.Module):
                 raise ValueError("labels: expected at least 1 axis, found none")
             _check_leading_axes("labels", labels.shape[:-1], batch)
             _check_leading_axes("num_labels", num_labels.shape, batch)
-            indices |= {"labels": labels, "num_labels": num_labels}
+            # torch.compile of torch 2.4 does not trace `|=`.
+            indices = {**indices, "labels": labels, "num_labels": num_labels}
         inner, cacher = self._inner(), self.weight_fn_cacher
         parameters = inner.parameter_list() + (cacher.parameter_list() if cacher is not None else [])
         floats = {"frames": frames, **dict(zip(self._parameter_names, parameters, strict=True))}

@@ -14,14 +14,27 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import pathlib
 import warnings
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Any, Literal, Protocol, TypeAlias, get_args, overload
+from typing import Any, Literal, Protocol, TypeAlias, overload
 
 from panda_rnnt import _native
-from panda_rnnt._options import _finite, _integer
+from panda_rnnt._recognizer_options import (
+    _characters,
+    _choice,
+    _count,
+    _coverage_seconds,
+    _exponent,
+    _flag,
+    _number,
+    _optional,
+    _path,
+    _phrase_lines,
+    _scripts,
+    _token_lines,
+)
+from panda_rnnt.coverage import Coverage, _coverage
 
 __all__ = ["Alternative", "Recognizer", "Stream", "StreamUpdate", "Token", "Transcript", "Word"]
 
@@ -66,12 +79,14 @@ class Word:
         start: Seconds from the start of the recording to the word's first token.
         end: Seconds to the end of its last token.
         confidence: Confidence from 0 to 1, from those of its tokens.
+        is_recovered: Whether the second search of a coverage found it.
     """
 
     text: str
     start: float
     end: float
     confidence: float
+    is_recovered: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,6 +137,7 @@ class Transcript:
         tokens: Tokens with their times.
         nbest: The n best texts, best first; empty unless ``nbest`` is above 1.
         is_silence: Whether a text was discarded by the silence filter.
+        coverage: Words, silence and gaps of every second, if requested.
     """
 
     text: str
@@ -129,6 +145,7 @@ class Transcript:
     tokens: tuple[Token, ...]
     nbest: tuple[Alternative, ...] = ()
     is_silence: bool = False
+    coverage: Coverage | None = None
 
     @property
     def score(self) -> float:
@@ -189,6 +206,9 @@ class Recognizer:
         internal_lm: float = 0.0,
         phrases: str | os.PathLike[str] | Mapping[str, float] | Iterable[str] | None = None,
         phrase_score: float = 1.0,
+        allow_script: str | Iterable[str] | None = None,
+        allow_characters: str | os.PathLike[str] | Iterable[str] | None = None,
+        forbid_tokens: str | os.PathLike[str] | Iterable[str] | None = None,
         confidence: ConfidenceMeasure | None = None,
         confidence_exponent: float | None = None,
         word_confidence: WordConfidence = "min",
@@ -226,6 +246,13 @@ class Recognizer:
             internal_lm: Weight of the subtracted internal language model (factored blank only).
             phrases: Phrases to favor: a file with one per line, phrases, or phrases with scores.
             phrase_score: Score of phrases without a score, a natural logarithm.
+            allow_script: Unicode scripts of the tokens that a search may emit (language lock): names
+                such as ``["latin", "greek"]``, or one text with commas. Characters that all scripts
+                share, such as digits, are always allowed, and so are special words.
+            allow_characters: A text file with further characters of these tokens, or a list of
+                characters; white space is ignored. Without ``allow_script``, the only ones.
+            forbid_tokens: A text file with a token on each line, or a list of tokens, that are never
+                emitted.
             confidence: Confidence measure of greedy search; ``max_prob`` if None.
             confidence_exponent: Exponent of the measure, above 0 and at most 10; 1 if None.
             word_confidence: Combines the confidences of tokens to that of a word.
@@ -243,7 +270,7 @@ class Recognizer:
             TypeError: An option of another type.
             OSError: A file that cannot be read.
         """
-        options = {
+        search = {
             "beam": _count("beam", beam, 1, 10_000),
             "beam_search": _optional(_choice, "beam_search", beam_search, BeamSearch),
             "nbest": _count("nbest", nbest, 1, 10_000),
@@ -260,9 +287,13 @@ class Recognizer:
             "word_bonus": _number("word_bonus", word_bonus, -_MAX_WEIGHT, _MAX_WEIGHT),
             "internal_lm": _number("internal_lm", internal_lm, -_MAX_WEIGHT, _MAX_WEIGHT),
             "phrase_score": _number("phrase_score", phrase_score, -1e9, 1e9),
+            "allow_script": [] if allow_script is None else _scripts(allow_script),
             "confidence": _optional(_choice, "confidence", confidence, ConfidenceMeasure),
             "confidence_exponent": _optional(_exponent, "confidence_exponent", confidence_exponent),
             "word_confidence": _choice("word_confidence", word_confidence, WordConfidence),
+        }
+        options = {
+            "search": search,
             "silence": _number("silence", silence, 0.0, 1.0),
             "omit_special": _flag("omit_special", omit_special),
             "channel": _optional(_count, "channel", channel, 1, 2**32 - 1),
@@ -272,13 +303,14 @@ class Recognizer:
             "window": _number("window", window, 0.0, 3600.0),
             "overlap": _optional(_number, "overlap", overlap, 0.0, _MAX_SECONDS),
         }
-        native = _native.Recognizer(
-            os.fspath(path),
-            json.dumps(options),
-            None if lm is None else os.fspath(lm),
-            None if minus_lm is None else os.fspath(minus_lm),
-            _phrase_lines(phrases),
-        )
+        sources = {
+            "lm": _path(lm),
+            "minus_lm": _path(minus_lm),
+            "phrases": _phrase_lines(phrases),
+            "allow_characters": _characters(allow_characters),
+            "forbid_tokens": _token_lines(forbid_tokens),
+        }
+        native = _native.Recognizer(os.fspath(path), json.dumps(options), sources)
         for message in native.warnings:
             warnings.warn(message, stacklevel=2)
         return cls(native)
@@ -301,14 +333,32 @@ class Recognizer:
     # A text is a path, although it is an iterable of texts.
     @overload
     def transcribe(  # type: ignore[overload-overlap]
-        self, source: Recording, *, sample_rate: int | None = None
+        self,
+        source: Recording,
+        *,
+        sample_rate: int | None = None,
+        coverage: bool = False,
+        coverage_gap: float | None = None,
+        coverage_tolerance: float | None = None,
     ) -> Transcript: ...
     @overload
     def transcribe(
-        self, source: Iterable[Recording], *, sample_rate: int | None = None
+        self,
+        source: Iterable[Recording],
+        *,
+        sample_rate: int | None = None,
+        coverage: bool = False,
+        coverage_gap: float | None = None,
+        coverage_tolerance: float | None = None,
     ) -> list[Transcript]: ...
     def transcribe(
-        self, source: Recording | Iterable[Recording], *, sample_rate: int | None = None
+        self,
+        source: Recording | Iterable[Recording],
+        *,
+        sample_rate: int | None = None,
+        coverage: bool = False,
+        coverage_gap: float | None = None,
+        coverage_tolerance: float | None = None,
     ) -> Transcript | list[Transcript]:
         """Transcribes a recording, or several in batches of 16.
 
@@ -319,6 +369,11 @@ class Recognizer:
                 float64 from -1 to 1, or several of them. Formats: WAV, FLAC, MP3, AAC, M4A, Ogg, Opus,
                 AIFF and CAF.
             sample_rate: Sample rate of the arrays in hertz; None for files.
+            coverage: Accounts for every second (:attr:`Transcript.coverage`): speech without words is
+                searched again, and recovered words are inserted into the transcript. Long recordings
+                are in memory as a whole.
+            coverage_gap: Seconds from which a gap is searched again; 0.3 if None.
+            coverage_tolerance: Seconds around a token whose speech belongs to its word; 0.3 if None.
 
         Returns:
             A transcript, or a list with one for each recording.
@@ -329,8 +384,9 @@ class Recognizer:
             TypeError: An object that is neither path nor array, or samples of another type.
             OSError: A file that cannot be read.
         """
+        seconds = _coverage_seconds(coverage, coverage_gap, coverage_tolerance)
         if _is_recording(source):
-            return self._transcribe([_native_recording("samples", source, sample_rate)])[0]
+            return self._transcribe([_native_recording("samples", source, sample_rate)], seconds)[0]
         if not isinstance(source, Iterable):
             raise TypeError(f"source: expected a path, an array, or several, found {type(source).__name__}")
         recordings = [
@@ -339,7 +395,7 @@ class Recognizer:
         ]
         transcripts: list[Transcript] = []
         for start in range(0, len(recordings), _RECORDINGS_PER_BATCH):
-            transcripts += self._transcribe(recordings[start : start + _RECORDINGS_PER_BATCH])
+            transcripts += self._transcribe(recordings[start : start + _RECORDINGS_PER_BATCH], seconds)
         return transcripts
 
     def stream(self, sample_rate: int, *, pause: float = 1.2, latest: float = 1.0) -> Stream:
@@ -358,17 +414,20 @@ class Recognizer:
         pause, latest = (_number("pause", pause, 0.0, 1e6), _number("latest", latest, 0.0, 1e6))
         return Stream(self, self._native.stream(rate, pause, latest))
 
-    def _transcribe(self, recordings: list[str | tuple[str, object, int]]) -> list[Transcript]:
-        return [self._transcript(result) for result in self._native.transcribe(recordings)]
+    def _transcribe(
+        self, recordings: list[str | tuple[str, object, int]], coverage: tuple[float, float] | None
+    ) -> list[Transcript]:
+        return [self._transcript(result) for result in self._native.transcribe(recordings, coverage)]
 
     def _transcript(self, result: _native._Transcript) -> Transcript:
-        text, words, tokens, nbest, is_silence = result
+        text, words, tokens, nbest, is_silence, coverage = result
         return Transcript(
             text,
             tuple(Word(*word) for word in words),
             tuple(self._token(*token) for token in tokens),
             tuple(Alternative(*alternative) for alternative in nbest),
             is_silence,
+            None if coverage is None else _coverage(json.loads(coverage)),
         )
 
     def _token(self, text: str, start: float, end: float, log_prob: float, confidence: float) -> Token:
@@ -512,66 +571,3 @@ def _exportable(samples: Any) -> Any:
     if flags is not None and not (flags.c_contiguous and flags.aligned and flags.writeable):
         return samples.copy()
     return samples
-
-
-# Options.
-
-
-def _optional(check: Any, name: str, value: object, *limits: object) -> Any:
-    return None if value is None else check(name, value, *limits)
-
-
-def _count(name: str, value: object, smallest: int, largest: int) -> int:
-    count = _integer(name, value)
-    if not smallest <= count <= largest:
-        raise ValueError(f"{name}: expected an integer from {smallest} to {largest}, found {count}")
-    return count
-
-
-def _number(name: str, value: object, smallest: float, largest: float) -> float:
-    number = _finite(name, value)
-    if not smallest <= number <= largest:
-        raise ValueError(f"{name}: expected a number from {smallest:g} to {largest:g}, found {value!r}")
-    return number
-
-
-def _exponent(name: str, value: object) -> float:
-    exponent = _finite(name, value)
-    if not 0.0 < exponent <= 10.0:
-        raise ValueError(f"{name}: expected a number above 0, at most 10, found {value!r}")
-    return exponent
-
-
-def _flag(name: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(f"{name}: expected True or False, found {value!r}")
-    return value
-
-
-def _choice(name: str, value: object, choices: Any) -> object:
-    names = get_args(choices)
-    if value not in names:
-        raise ValueError(f"{name}: expected one of {', '.join(map(repr, names))}, found {value!r}")
-    return value
-
-
-def _phrase_lines(phrases: Any) -> bytes | None:
-    """Returns lines with a phrase each, optionally followed by a tab and its score."""
-    if phrases is None:
-        return None
-    if isinstance(phrases, (str, os.PathLike)):
-        return pathlib.Path(phrases).read_bytes()
-    if not isinstance(phrases, Iterable):
-        raise TypeError(f"phrases: expected a path or phrases, found {type(phrases).__name__}")
-    scores = phrases if isinstance(phrases, Mapping) else dict.fromkeys(phrases)
-    return "".join(_phrase_line(phrase, score) for phrase, score in scores.items()).encode()
-
-
-def _phrase_line(phrase: object, score: object) -> str:
-    if not isinstance(phrase, str):
-        raise TypeError(f"phrases: expected texts, found {phrase!r}")
-    if not phrase.strip() or phrase.startswith("#") or any(mark in phrase for mark in "\t\n"):
-        raise ValueError(
-            f"phrases: expected texts without tabs, line ends and # at the start, found {phrase!r}"
-        )
-    return f"{phrase}\n" if score is None else f"{phrase}\t{_finite('phrases', score)!r}\n"

@@ -1,7 +1,7 @@
 //! The report of a recording: segments, recovered words, gaps, and totals.
-use serde::{Deserialize, Serialize};
+use std::ops::Range;
 
-use super::tiling::LabeledRange;
+use serde::{Deserialize, Serialize};
 
 /// The contents of every second of a recording; [`Recognizer::cover`](crate::Recognizer::cover).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -32,6 +32,9 @@ pub struct CoverageShares {
     /// Evidence of speech without words.
     pub gap: f64,
 }
+
+/// A range of samples with its kind.
+pub(super) type LabeledRange = (Range<usize>, CoverageKind);
 
 /// A kind of segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,8 +1,8 @@
 //! Divides a recording into words, silence and gaps.
 use std::ops::Range;
 
-use super::CoverageKind;
 use super::intervals::{contains, extend, union};
+use super::report::{CoverageKind, LabeledRange};
 
 /// Inputs of [`tile`], in samples.
 #[derive(Debug, Clone, Default)]
@@ -22,9 +22,6 @@ pub(super) struct TilingInput {
     /// Shortest silence between words.
     pub min_pause: usize,
 }
-
-/// A range of samples with its kind.
-pub(super) type LabeledRange = (Range<usize>, CoverageKind);
 
 /// Returns ranges that contain every sample once; the kinds of adjacent ranges differ.
 ///

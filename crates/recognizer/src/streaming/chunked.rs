@@ -29,6 +29,14 @@ impl Default for WindowConfig {
     }
 }
 
+impl WindowConfig {
+    /// Creates windows; the default overlap is a quarter of a window, at most 5 s.
+    pub fn with_seconds(seconds: f64, overlap: Option<f64>) -> Self {
+        let overlap = overlap.unwrap_or_else(|| (seconds / 4.0).min(Self::default().overlap));
+        WindowConfig { seconds, overlap }
+    }
+}
+
 /// Computes projected encoder rows of long audio in constant memory.
 ///
 /// ```text

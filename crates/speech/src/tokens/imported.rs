@@ -4,13 +4,9 @@
 
 use std::sync::Arc;
 
-use base64::Engine;
-use base64::prelude::BASE64_STANDARD;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
 use super::hugging_face::HuggingFace;
 use super::sentencepiece::SentencePiece;
-use super::stored_tokenizer::{FORMAT, StoredTokenizer};
+use super::stored_tokenizer::{FORMAT, SourceFile, StoredTokenizer};
 use super::{Tokenizer, TokenizerKind};
 use crate::{Error, Result};
 
@@ -193,22 +189,5 @@ impl Tokenizer {
             });
         }
         Ok(tokenizer)
-    }
-}
-
-/// The bytes of a file, in base64 where they are serialized.
-#[derive(Clone)]
-pub(super) struct SourceFile(Vec<u8>);
-
-impl Serialize for SourceFile {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&BASE64_STANDARD.encode(&self.0))
-    }
-}
-
-impl<'de> Deserialize<'de> for SourceFile {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        BASE64_STANDARD.decode(text).map(SourceFile).map_err(serde::de::Error::custom)
     }
 }

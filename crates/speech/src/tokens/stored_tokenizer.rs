@@ -2,9 +2,10 @@
 
 use std::collections::HashSet;
 
-use serde::{Deserialize, Serialize};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::imported::SourceFile;
 use super::{TokenizerKind, WORD_MARK, special, special_token};
 use crate::{Error, Result, UnicodeForm};
 
@@ -128,5 +129,22 @@ fn is_well_formed(kind: TokenizerKind, token: &str) -> bool {
         TokenizerKind::Characters => token.chars().count() == 1,
         TokenizerKind::InnerCharacters => unmarked.chars().count() == 1 && !unmarked.contains(WORD_MARK),
         _ => !token.is_empty() && !unmarked.contains(WORD_MARK),
+    }
+}
+
+/// The bytes of a file, in base64 where they are serialized.
+#[derive(Clone)]
+pub(super) struct SourceFile(pub Vec<u8>);
+
+impl Serialize for SourceFile {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        serializer.serialize_str(&BASE64_STANDARD.encode(&self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for SourceFile {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        BASE64_STANDARD.decode(text).map(SourceFile).map_err(serde::de::Error::custom)
     }
 }

@@ -20,7 +20,7 @@ use tokenizers::models::unigram::Unigram;
 
 use super::library_error;
 use crate::Result;
-use seeds::{MAX_PIECE_CHARACTERS, Seeds};
+use seeds::Seeds;
 use segmentation::SegmentLattice;
 
 /// Units of a score per nat.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::data::is_one;
 use super::encoder_cache::RowFormat;
-use crate::run_plan::EncoderPass;
+use crate::encoder_pass::EncoderPass;
 
 /// `[batch]`: sizes of batches.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -10,10 +10,11 @@ use crate::data::{Batch, BatchSource, PREFETCHED_BATCHES, Prefetcher};
 use crate::learner::FinishedStep;
 use crate::metrics::LossSums;
 use crate::non_finite::NonFinitePolicy;
-use crate::observer::{Observer, StepReport};
+use crate::observer::Observer;
 use crate::rank_differences::expect_equal_text;
 use crate::reduction::{StepTotals, shard_step};
 use crate::schedule::StepPosition;
+use crate::step_report::StepReport;
 use crate::{Error, Result};
 
 impl Trainer<'_> {

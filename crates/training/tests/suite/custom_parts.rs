@@ -75,7 +75,7 @@ impl Predictor for LastLabel {
         let ids = Tensor::new(labels.iter().map(last_labels).collect::<Vec<_>>(), &Device::Cpu)?;
         let x = self.table.forward(&ids)?;
         match pass {
-            Some(pass) => pass.apply(&x, 0.1),
+            Some(pass) => Ok(pass.apply(&x, 0.1)?),
             None => Ok(x),
         }
     }

@@ -9,10 +9,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::ConformerEncoder;
 use crate::Result;
-use crate::config::AdapterConfig;
+use crate::config::adapter::AdapterConfig;
 use crate::config::values::{MAX_SMALL_COUNT, MAX_WIDTH, check_count, check_dropout, ensure};
 use crate::encoders::{BuildEncoder, Encoder, SubsamplingConfig};
-use crate::layers::attention::ChunkSizes;
+use layers::attention::ChunkSizes;
 
 /// Largest number of rows of a chunk, and of its left context.
 const MAX_ATTENTION_ROWS: usize = 10_000;

@@ -7,14 +7,14 @@ use decoding::AffineLayer;
 use super::layer::{ConformerLayer, Convolution, SelfAttention};
 use crate::Result;
 use crate::encoders::feed_forward::FeedForward;
-use crate::layers::activations::{glu_rows, silu_rows};
-use crate::layers::attention;
-use crate::layers::attention::{AttentionInput, ChunkSizes, HeadShape};
-use crate::layers::depthwise;
-use crate::layers::layer_norm::InferenceNorm;
-use crate::layers::linear::pack;
-use crate::layers::ragged::Ragged;
-use crate::tensors::to_vec;
+use layers::activations::{glu_rows, silu_rows};
+use layers::attention;
+use layers::attention::{AttentionInput, ChunkSizes, HeadShape};
+use layers::depthwise;
+use layers::layer_norm::InferenceNorm;
+use layers::linear::pack;
+use layers::ragged::Ragged;
+use layers::tensors::to_vec;
 
 /// [`ConformerLayer`] with packed weights.
 pub(super) struct StreamingLayer {

@@ -4,12 +4,14 @@ use std::sync::Arc;
 use candle_nn::VarBuilder;
 use serde::{Deserialize, Serialize};
 
-use super::attention_limits::AttentionLimits;
-use super::{FastConformerEncoder, PackedFastConformer};
+use super::{AttentionLimits, FastConformerEncoder, PackedFastConformer};
 use crate::Result;
-use crate::config::AdapterConfig;
+use crate::config::adapter::AdapterConfig;
 use crate::config::values::{MAX_SMALL_COUNT, MAX_WIDTH, check_count, check_dropout, ensure};
 use crate::encoders::{BuildEncoder, Encoder, InferenceEncoder, NumberFormat, ReadTensor};
+
+/// Largest limit of attention in rows.
+const MAX_LIMIT_ROWS: usize = 100_000;
 
 /// `[encoder]` with `kind = "fastconformer"`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -127,8 +129,10 @@ impl BuildEncoder for FastConformerEncoderConfig {
             is_valid,
             "\"trained\"",
         )?;
-        self.attention.check("encoder.attention")?;
-        self.other_attention.iter().try_for_each(|limits| limits.check("encoder.other_attention"))?;
+        check_limits(self.attention, "encoder.attention")?;
+        self.other_attention
+            .iter()
+            .try_for_each(|&limits| check_limits(limits, "encoder.other_attention"))?;
         self.subsampling.check()
     }
 
@@ -200,5 +204,29 @@ impl DepthwiseSubsamplingConfig {
     /// Returns the length of an axis after all stages.
     pub(super) fn output_len(&self, len: usize) -> usize {
         (0..self.stages()).fold(len, |len, _| self.stage_len(len))
+    }
+}
+
+/// Checks limits of attention under a recipe key.
+fn check_limits(limits: AttentionLimits, key: &str) -> Result<()> {
+    let check_rows = |name: &str, rows: Option<usize>| {
+        let rows = rows.unwrap_or(0);
+        let expected = format!("at most {MAX_LIMIT_ROWS} rows");
+        ensure(&format!("{key}.{name}"), &expected, rows <= MAX_LIMIT_ROWS, rows)
+    };
+    match limits {
+        AttentionLimits::Full => Ok(()),
+        AttentionLimits::Window { left, right } => {
+            check_rows("left", left)?;
+            check_rows("right", right)
+        }
+        AttentionLimits::Chunks { chunk, left } => {
+            ensure(&format!("{key}.chunk"), "at least 1", chunk > 0, chunk)?;
+            check_rows("chunk", Some(chunk))?;
+            check_rows("left", left)?;
+            let rows = left.unwrap_or(0);
+            let expected = format!("a multiple of chunk = {chunk}");
+            ensure(&format!("{key}.left"), &expected, rows.is_multiple_of(chunk), rows)
+        }
     }
 }

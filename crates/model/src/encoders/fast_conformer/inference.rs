@@ -36,7 +36,7 @@ use kernels::{ScratchReq, alloc, items_mut, par_for};
 use layer::PackedLayer;
 use linear::{TaskScratch, pack_slice};
 use modules::{block_rows, row_blocks};
-use positions::{DistanceRange, SinusoidTable, Sinusoids};
+use positions::{DistanceInterval, SinusoidTable, Sinusoids};
 pub use stream::FastConformerStream;
 use subsampling::PackedSubsampling;
 use weights::WeightReader;
@@ -46,8 +46,8 @@ use std::sync::Arc;
 
 use super::FastConformerEncoderConfig;
 use crate::encoders::{EncodedRows, EncoderStream, InferenceEncoder, ReadTensor};
-use crate::layers::ragged::Ragged;
 use crate::{Error, Result};
+use layers::ragged::Ragged;
 
 /// Rows that a task of the subsampling computes.
 const ROWS_PER_SUBSAMPLING_TASK: usize = 8;
@@ -148,13 +148,13 @@ impl PackedFastConformer {
     }
 
     /// Returns the distances in attention of utterances of these lengths; none without layers.
-    fn distances(&self, lengths: &[usize]) -> Option<DistanceRange> {
+    fn distances(&self, lengths: &[usize]) -> Option<DistanceInterval> {
         let layer = self.layers.first()?;
         layer.attention.heads.distances(lengths.iter().map(|&rows| (0..rows, rows)))
     }
 
     /// Returns the sinusoids of a range, if a layer needs them.
-    fn position_table(&self, range: DistanceRange, scratch: &TaskScratch) -> SinusoidTable {
+    fn position_table(&self, range: DistanceInterval, scratch: &TaskScratch) -> SinusoidTable {
         if self.layers.iter().all(|layer| layer.attention.positions.has_keys(range)) {
             return SinusoidTable::empty(range);
         }

@@ -8,19 +8,20 @@ use candle_core::Tensor;
 use candle_nn::{Init, VarBuilder};
 
 use super::{AttentionLimits, BatchNormMode, ConvolutionNorm, FastConformerEncoderConfig};
-use crate::config::{AdapterConfig, AdapterModule};
+use crate::config::adapter::{AdapterConfig, AdapterModule};
 use crate::encoders::feed_forward::{FeedForward, FeedForwardShape, RowDropout};
-use crate::layers::activations::{glu, silu};
-use crate::layers::batch_norm::BatchNorm;
-use crate::layers::depthwise::depthwise;
-use crate::layers::footprint::{self, Footprint};
-use crate::layers::layer_norm::LayerNorm;
-use crate::layers::linear::linear;
-use crate::layers::ragged::Ragged;
-use crate::layers::recompute::recompute;
-use crate::layers::relative_attention::{self, DistanceRange, relative_attention};
-use crate::training_pass::TrainingPass;
-use crate::{Linear, Result, random};
+use crate::{Linear, random};
+use layers::Result;
+use layers::activations::{glu, silu};
+use layers::batch_norm::BatchNorm;
+use layers::depthwise::depthwise;
+use layers::footprint::{self, Footprint};
+use layers::layer_norm::LayerNorm;
+use layers::linear::linear;
+use layers::ragged::Ragged;
+use layers::recompute::recompute;
+use layers::relative_attention::{self, DistanceRange, relative_attention};
+use layers::training_pass::TrainingPass;
 
 /// The parameters of one layer.
 #[derive(Debug, Clone)]

@@ -5,11 +5,11 @@ use candle_core::Tensor;
 use candle_nn::{Init, VarBuilder};
 
 use super::DepthwiseSubsamplingConfig;
-use crate::layers::convolution::{ConvolutionShape, convolution};
-use crate::layers::depthwise_2d::{Depthwise2dShape, depthwise_2d};
-use crate::layers::footprint::{self, Footprint};
-use crate::layers::ragged::Ragged;
 use crate::{Linear, Result, random};
+use layers::convolution::{ConvolutionShape, convolution};
+use layers::depthwise_2d::{Depthwise2dShape, depthwise_2d};
+use layers::footprint::{self, Footprint};
+use layers::ragged::Ragged;
 
 /// Taps of each filter over time and mel bins.
 const FILTER_TAPS: usize = 9;

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from panda_rnnt.doctor.batches import Batch, random_batch
+from panda_rnnt.doctor.batch import Batch
+from panda_rnnt.doctor.batches import random_batch
 from panda_rnnt.doctor.guard import run_guarded
 from panda_rnnt.doctor.subject import REDUCTIONS, Settings, Subject, deviation
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 if TYPE_CHECKING:
-    from panda_rnnt.doctor.batches import Batch
+    from panda_rnnt.doctor.batch import Batch
 
 __all__ = ["Answer", "Definition", "Loss", "evaluate", "has_path"]
 

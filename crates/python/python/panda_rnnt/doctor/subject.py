@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from panda_rnnt.doctor.batches import Batch
+from panda_rnnt.doctor.batch import Batch
 from panda_rnnt.doctor.reference import Answer, Definition, evaluate
 from panda_rnnt.doctor.signatures import Signature
 

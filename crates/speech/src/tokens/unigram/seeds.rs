@@ -3,10 +3,8 @@
 use std::collections::{HashMap, HashSet};
 
 use super::Piece;
-use super::segmentation::SegmentLattice;
+use super::segmentation::{MAX_PIECE_CHARACTERS, SegmentLattice};
 
-/// Characters of the longest piece, as in SentencePiece.
-pub(super) const MAX_PIECE_CHARACTERS: usize = 16;
 /// Largest number of initial pieces, as in SentencePiece.
 const MAX_SEEDS: usize = 1_000_000;
 

@@ -5,7 +5,8 @@
 
 use std::collections::HashMap;
 
-use super::MAX_PIECE_CHARACTERS;
+/// Characters of the longest piece, as in SentencePiece.
+pub(super) const MAX_PIECE_CHARACTERS: usize = 16;
 
 /// A piece between two positions.
 #[derive(Clone, Copy)]

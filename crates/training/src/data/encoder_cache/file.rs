@@ -231,6 +231,14 @@ impl EncoderCache {
         let entries: Option<Vec<EncoderCacheEntry>> =
             chunks.iter().map(EncoderCacheEntry::from_bytes).collect();
         let Some(entries) = entries else { return Err(Mismatch::Damaged) };
+        let row_bytes = (key.width * key.format.bytes()) as u64;
+        let is_inside = |entry: &EncoderCacheEntry| {
+            let end = entry.offset.checked_add(u64::from(entry.rows).saturating_mul(row_bytes));
+            end.is_some_and(|end| end <= offset)
+        };
+        if !entries.iter().all(is_inside) {
+            return Err(Mismatch::Damaged);
+        }
         if !entries.iter().map(|entry| &entry.content).eq(&key.contents) {
             return Err(Mismatch::OtherUtterances);
         }

@@ -14,11 +14,15 @@ use std::ops::Range;
 use kernels::packed::{NumberFormat, Operand, PART_MULTIPLE, PackedOperand, RightPart, SumOrder, multiply};
 use kernels::{Accumulate, AlignedVec, ScratchReq, View, ViewMut, WorkerSlots, add_exp, items_mut, par_for};
 
-use super::positions::{DistanceRange, PositionKeys};
+use super::positions::{DistanceInterval, PositionKeys};
 use crate::encoders::fast_conformer::AttentionLimits;
 
-/// Tiles of a group of queries that share packed keys.
-const TILES_PER_GROUP: usize = 8;
+/// Tiles of a group of queries that share packed keys, at least.
+const MIN_TILES_PER_GROUP: usize = 8;
+/// Largest number of packed keys for each query of a group.
+///
+/// A group of the minimal size may have more.
+const KEYS_PER_QUERY: usize = 4;
 
 /// Queries of a tile: whole micro-panels of the product.
 pub(super) fn queries_per_tile(format: NumberFormat) -> usize {
@@ -120,24 +124,35 @@ impl HeadParameters {
     pub(super) fn distances(
         &self,
         utterances: impl IntoIterator<Item = (Range<usize>, usize)>,
-    ) -> Option<DistanceRange> {
+    ) -> Option<DistanceInterval> {
         let tile = queries_per_tile(self.format);
         let ranges = utterances.into_iter().flat_map(|(all_queries, rows)| {
             all_queries.clone().step_by(tile).map(move |start| {
                 let queries = start..all_queries.end.min(start + tile);
                 let keys = self.key_range(&queries, rows);
-                DistanceRange {
+                DistanceInterval {
                     min: queries.start as i64 - (keys.end as i64 - 1),
                     max: (queries.end as i64 - 1) - keys.start as i64,
                 }
             })
         });
-        ranges.reduce(DistanceRange::union)
+        ranges.reduce(DistanceInterval::union)
     }
 
     /// Returns the keys of a range of queries.
     fn key_range(&self, queries: &Range<usize>, rows: usize) -> Range<usize> {
         self.limits.keys(queries.start, rows).start..self.limits.keys(queries.end - 1, rows).end
+    }
+
+    /// Returns the queries of a group in an utterance of `rows` keys.
+    fn queries_per_group(&self, rows: usize) -> usize {
+        let tile = queries_per_tile(self.format);
+        let min = MIN_TILES_PER_GROUP * tile;
+        if rows <= min {
+            return min;
+        }
+        let last_keys = self.key_range(&(rows - min..rows), rows).len();
+        min.max((last_keys / KEYS_PER_QUERY).next_multiple_of(tile))
     }
 
     /// Computes the results of all heads, `[H, Σ n, d]`.
@@ -149,12 +164,11 @@ impl HeadParameters {
         scratch: &WorkerSlots<AttentionScratch>,
     ) {
         let head_width = self.head_width();
-        let group = TILES_PER_GROUP * queries_per_tile(self.format);
         let mut tasks = Vec::new();
         let mut out = out;
         for head in 0..self.heads {
             for (utterance, rows) in utterances.iter().enumerate() {
-                let count = rows.query_count();
+                let (count, group) = (rows.query_count(), self.queries_per_group(rows.rows));
                 for start in (0..count).step_by(group) {
                     let queries = start..count.min(start + group);
                     let (part, rest) = std::mem::take(&mut out).split_at_mut(queries.len() * head_width);
@@ -272,7 +286,11 @@ impl HeadParameters {
         packed.fill(View::new(scores, count, columns));
         let part = RightPart { operand: values, first_column: 0, first_step: first_column };
         let view = ViewMut::new(out, count, head_width);
-        multiply(view, (packed, 0), part, SumOrder::Sequential, Accumulate::Replace);
+        let order = match self.format {
+            NumberFormat::F32 => SumOrder::Sequential,
+            NumberFormat::Bf16 | NumberFormat::Q8 => SumOrder::Blocked,
+        };
+        multiply(view, (packed, 0), part, order, Accumulate::Replace);
         for (row, inverse_sum) in out.chunks_exact_mut(head_width).zip(inverse_sums) {
             row.iter_mut().for_each(|value| *value *= inverse_sum);
         }
@@ -294,7 +312,7 @@ impl HeadParameters {
 
     /// Returns the largest number of keys of a group in an utterance.
     pub(super) fn max_group_keys(&self, rows: usize) -> usize {
-        let group = TILES_PER_GROUP * queries_per_tile(self.format);
+        let group = self.queries_per_group(rows);
         let key_count = |start: usize| self.key_range(&(start..rows.min(start + group)), rows).len();
         (0..rows).step_by(group).map(key_count).max().unwrap_or(0)
     }

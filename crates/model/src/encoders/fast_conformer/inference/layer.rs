@@ -9,8 +9,8 @@ use super::linear::{PackedLinear, interleave_gate_rows, interleave_gates};
 use super::positions::PositionProjection;
 use super::weights::{LinearWeight, NormWeights, WeightReader, unquantized};
 use crate::encoders::fast_conformer::{ConvolutionNorm, FastConformerEncoderConfig};
-use crate::layers::depthwise::transpose_weight;
 use crate::{Error, Result};
+use layers::depthwise::transpose_weight;
 
 /// Term that the batch norm adds to the variance.
 const BATCH_NORM_EPSILON: f64 = 1e-5;

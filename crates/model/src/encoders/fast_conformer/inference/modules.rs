@@ -9,7 +9,7 @@ use super::layer::{PackedAttention, PackedConvolution, PackedFeedForward, Packed
 use super::linear::{TaskScratch, pack_rows};
 use super::positions::PositionKeys;
 use super::workspace::Workspace;
-use crate::layers::ragged::Ragged;
+use layers::ragged::Ragged;
 
 /// Rows of a block of all modules but attention, at most.
 const ROWS_PER_BLOCK: usize = 512;

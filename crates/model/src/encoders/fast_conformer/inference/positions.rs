@@ -27,15 +27,15 @@ const MAX_TABLE_VALUES: usize = 8 << 20;
 
 /// An inclusive range of distances, query minus key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct DistanceRange {
+pub(super) struct DistanceInterval {
     pub min: i64,
     pub max: i64,
 }
 
-impl DistanceRange {
+impl DistanceInterval {
     /// Returns the smallest range that contains both.
     pub(super) fn union(self, other: Self) -> Self {
-        DistanceRange { min: self.min.min(other.min), max: self.max.max(other.max) }
+        DistanceInterval { min: self.min.min(other.min), max: self.max.max(other.max) }
     }
 
     /// Returns the number of distances.
@@ -59,7 +59,7 @@ pub(super) struct Sinusoids {
 /// Packed rows of a table of distances, in blocks.
 #[derive(Debug)]
 pub(super) struct SinusoidTable {
-    pub range: DistanceRange,
+    pub range: DistanceInterval,
     /// All blocks, unless the table is too large.
     blocks: Vec<PackedOperand>,
 }
@@ -67,14 +67,14 @@ pub(super) struct SinusoidTable {
 /// The keys of a range of distances for each head.
 #[derive(Debug)]
 pub(super) struct PositionKeys {
-    pub range: DistanceRange,
+    pub range: DistanceInterval,
     /// Of each head `[d, distances]`, the largest distance first.
     pub heads: Vec<PackedOperand>,
 }
 
 impl SinusoidTable {
     /// Creates a table whose rows are computed when they are needed.
-    pub(super) fn empty(range: DistanceRange) -> Self {
+    pub(super) fn empty(range: DistanceInterval) -> Self {
         SinusoidTable { range, blocks: Vec::new() }
     }
 }
@@ -108,7 +108,7 @@ impl Sinusoids {
     /// Returns the table of a range.
     pub(super) fn table(
         &self,
-        range: DistanceRange,
+        range: DistanceInterval,
         format: NumberFormat,
         scratch: &TaskScratch,
     ) -> SinusoidTable {
@@ -150,7 +150,7 @@ impl Sinusoids {
 }
 
 /// Returns the columns of each block of a table.
-fn column_blocks(range: DistanceRange) -> impl Iterator<Item = Range<usize>> {
+fn column_blocks(range: DistanceInterval) -> impl Iterator<Item = Range<usize>> {
     let count = range.count();
     (0..count).step_by(DISTANCES_PER_BLOCK).map(move |start| start..count.min(start + DISTANCES_PER_BLOCK))
 }
@@ -187,7 +187,7 @@ impl PositionProjection {
     }
 
     /// Returns whether the keys of a range are in memory.
-    pub(super) fn has_keys(&self, range: DistanceRange) -> bool {
+    pub(super) fn has_keys(&self, range: DistanceInterval) -> bool {
         lock(&self.cached).as_ref().is_some_and(|keys| keys.range.contains(range))
     }
 
@@ -230,7 +230,7 @@ impl PositionProjection {
 
 /// Returns the memory of a range's table and of a layer's keys.
 pub(super) fn requirement(
-    range: DistanceRange,
+    range: DistanceInterval,
     heads: usize,
     width: usize,
     format: NumberFormat,

@@ -12,15 +12,15 @@ use super::PackedFastConformer;
 use super::attention::AttentionRows;
 use super::layer::PackedLayer;
 use super::linear::{pack_rows, pack_slice};
-use super::positions::{DistanceRange, PositionKeys};
+use super::positions::{DistanceInterval, PositionKeys};
 use super::subsampling::{StageFrames, SubsamplingScratch};
 use super::weights::unquantized;
 use super::workspace::Workspace;
 use crate::encoders::fast_conformer::{AttentionLimits, FastConformerEncoderConfig};
 use crate::encoders::stream::{self, PartSizes};
 use crate::encoders::{EncoderChunk, EncoderState, EncoderStream};
-use crate::layers::ragged::Ragged;
 use crate::{Error, Result};
+use layers::ragged::Ragged;
 
 /// The part of a state with the rows of an incomplete chunk.
 const WAITING_ROWS: &str = "waiting";
@@ -87,7 +87,7 @@ impl FastConformerStream {
         }
         let width = config.width;
         let tile = super::attention::queries_per_tile(unquantized(encoder.format));
-        let range = DistanceRange {
+        let range = DistanceInterval {
             min: -((right_rows + chunk_rows + tile) as i64),
             max: (left_rows + chunk_rows + tile) as i64,
         };

@@ -106,7 +106,7 @@ impl PackedSubsampling {
             let matrix = reader.read(&name(pointwise, "weight"), channels * channels)?;
             let pointwise_bias = reader.read(&name(pointwise, "bias"), channels)?;
             stages.push(SeparableStage {
-                weight: crate::layers::depthwise::transpose_weight(&weight, TAPS * TAPS),
+                weight: layers::depthwise::transpose_weight(&weight, TAPS * TAPS),
                 bias,
                 pointwise: PackedLinear::new("conv", convolution_format, &matrix, channels, pointwise_bias)?,
             });

@@ -6,7 +6,8 @@ import dataclasses
 import math
 from collections.abc import Callable
 
-from panda_rnnt.doctor.batches import Batch, random_batch
+from panda_rnnt.doctor.batch import Batch
+from panda_rnnt.doctor.batches import random_batch
 from panda_rnnt.doctor.checks.check import Check, Finding, convention, failed, not_applicable, passed
 from panda_rnnt.doctor.reference import Definition, has_path
 from panda_rnnt.doctor.subject import Subject, deviation

@@ -8,7 +8,8 @@ import math
 import torch
 from torch import Tensor
 
-from panda_rnnt.doctor.batches import Batch, random_batch
+from panda_rnnt.doctor.batch import Batch
+from panda_rnnt.doctor.batches import random_batch
 from panda_rnnt.doctor.checks.check import Check, Finding, convention, failed, not_applicable, passed
 from panda_rnnt.doctor.subject import Found, Subject, deviation, reduction_weights
 

@@ -7,7 +7,8 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from panda_rnnt.doctor.batches import CLASSES, Batch, random_batch
+from panda_rnnt.doctor.batch import Batch
+from panda_rnnt.doctor.batches import CLASSES, random_batch
 from panda_rnnt.doctor.checks.check import (
     Check,
     Finding,

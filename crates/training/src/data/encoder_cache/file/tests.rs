@@ -1,6 +1,9 @@
 //! Tests of the file of an encoder cache: formats, other keys, damage.
 use super::*;
 
+#[path = "../../../../../speech/tests/suite/mutants.rs"]
+mod mutants;
+
 const WIDTH: usize = 3;
 
 fn key(format: RowFormat) -> EncoderCacheKey {
@@ -87,4 +90,36 @@ fn each_flipped_byte_and_each_shorter_file_is_detected() {
         assert!(!is_valid(&damaged), "byte {position}");
         assert!(!is_valid(&bytes[..position]), "length {position}");
     }
+}
+
+#[test]
+fn fuzzing_damaged_files_are_mismatches_or_errors() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rows");
+    let files: Vec<Vec<u8>> = [RowFormat::F32, RowFormat::Bf16].map(|format| write(&key(format))).into();
+    mutants::fuzz("encoder-cache", files, &[b"\xff\xff\xff\xff", FILE_SIGNATURE], 2000, move |bytes| {
+        let _ = &folder;
+        // Also with the checksum of the damaged index.
+        for bytes in [bytes.to_vec(), with_index_checksum(bytes)] {
+            std::fs::write(&path, bytes).unwrap();
+            for format in [RowFormat::F32, RowFormat::Bf16] {
+                let key = key(format);
+                let Ok(cache) = EncoderCache::open(&path, &key) else { continue };
+                (0..key.contents.len()).for_each(|index| drop(cache.read(index)));
+            }
+        }
+    });
+}
+
+/// Corrects the checksum of the index, if there is an index.
+fn with_index_checksum(bytes: &[u8]) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    let Some(footer) = bytes.len().checked_sub(FOOTER_BYTES) else { return bytes };
+    let offset = bytes[footer..].first_chunk().map_or(0, |&bytes| u64::from_le_bytes(bytes)) as usize;
+    if (HEADER_BYTES..=footer).contains(&offset) {
+        let checksum =
+            crc32fast::hash(&[&bytes[..HEADER_BYTES], &bytes[offset..footer]].concat()).to_le_bytes();
+        bytes[footer + 8..].copy_from_slice(&checksum);
+    }
+    bytes
 }
