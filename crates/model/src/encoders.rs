@@ -20,6 +20,7 @@ use candle_core::Tensor;
 use candle_nn::VarBuilder;
 
 pub use conformer::{AttentionKind, ChunkedAttention, ConformerEncoder};
+pub(crate) use fast_conformer::is_linear_weight;
 pub use fast_conformer::{
     AttentionLimits, BatchNormMode, ConvolutionNorm, DepthwiseSubsamplingConfig, FastConformerEncoder,
     FastConformerStream, PackedFastConformer,

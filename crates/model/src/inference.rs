@@ -8,8 +8,9 @@ use kernels::packed::NumberFormat;
 use crate::adapter::read_merged;
 use crate::checkpoint_file::{CheckpointFile, quantized_checksum, values_checksum};
 use crate::encoders::packed::PackedEncoder;
-use crate::encoders::{EncoderStream, InferenceEncoder, ReadTensor, WeightValues};
+use crate::encoders::{EncoderStream, InferenceEncoder, ReadTensor, WeightValues, is_linear_weight};
 use crate::model::Network;
+use crate::parameters::Shapes;
 use crate::tensors::{to_vec, with_slice};
 use crate::{Error, Model, ModelConfig, Parameters, Result};
 
@@ -45,9 +46,17 @@ impl Model {
     ) -> Result<Self> {
         let shapes = Self::shapes(config, labels)?;
         file.check(&shapes)?;
-        Self::check_memory(config, &shapes, 1)?;
+        Self::check_memory(config, &memory_shapes(&shapes, format), 1)?;
         file.check_other_values()?;
-        let packed = pack(config, format, &mut |name| Ok(file.read_weight(name)?.into()))?;
+        let packed = pack(config, format, &mut |name| match &config.adapter {
+            None => file.read_stored(name),
+            adapter => {
+                let mut read =
+                    |name: &str| shapes.contains_key(name).then(|| file.read_weight(name)).transpose();
+                let values = read_merged(adapter.as_ref(), name, &mut read)?;
+                Ok(values.map_or_else(|| file.read_weight(name), Ok)?.into())
+            }
+        })?;
         expect_format(packed.as_ref(), format)?;
         let is_packed =
             |name: &str| packed.as_ref().is_some_and(|packed| packed.checksums.contains_key(name));
@@ -152,6 +161,20 @@ fn weight_checksum(values: &WeightValues) -> u32 {
         WeightValues::F32(values) => values_checksum(values),
         WeightValues::Q8(matrix) => quantized_checksum(matrix),
     }
+}
+
+/// Returns shapes of as many `f32` as the parameters need after packing.
+fn memory_shapes(shapes: &Shapes, format: NumberFormat) -> Shapes {
+    let divisor = match format {
+        NumberFormat::F32 => 1,
+        NumberFormat::Bf16 => 2,
+        NumberFormat::Q8 => 3,
+    };
+    let mut shapes = shapes.clone();
+    for (_, shape) in shapes.iter_mut().filter(|(name, _)| is_linear_weight(name)) {
+        shape.iter_mut().take(1).for_each(|rows| *rows = rows.div_ceil(divisor));
+    }
+    shapes
 }
 
 /// Packs the encoder of a configuration; none if its kind has no packed form.

@@ -30,6 +30,7 @@
 //! | [`checkpoint`], [`Pretrained`] | weights in files |
 //! | [`Adapter`], [`merge_adapter`], [`remove_adapter`] | low-rank adapters, apart from their base |
 //! | [`import`], [`export()`] | models of NeMo and Hugging Face |
+//! | [`quantize()`] | smaller files for recognition |
 //! | [`bytes`] | memory budgets as text |
 //!
 //! `docs/custom-encoder.md` describes custom encoders and predictors.
@@ -60,13 +61,14 @@ mod output;
 mod parameters;
 pub mod predictors;
 mod pretrained;
+mod quantize;
 pub mod random;
 pub mod tensors;
 mod training_pass;
 
 pub use adapter::{Adapter, merge_adapter, remove_adapter};
 pub use checkpoint::{Checkpoint, DataFingerprint, Progress};
-pub use checkpoint_file::CheckpointFile;
+pub use checkpoint_file::{CheckpointFile, StoredPart};
 pub use checkpoint_writer::{CheckpointWriter, MetadataRef};
 pub use config::ModelConfig;
 pub use divergence::Divergence;
@@ -82,4 +84,5 @@ pub use losses::{LabeledRows, LossSessions, Losses};
 pub use model::{JointRows, Model};
 pub use parameters::{Parameters, Shapes};
 pub use pretrained::{LoadMessage, Pretrained};
+pub use quantize::quantize;
 pub use training_pass::TrainingPass;

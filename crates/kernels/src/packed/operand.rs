@@ -13,16 +13,18 @@
 mod product;
 #[cfg(test)]
 mod tests;
+mod tiles;
 
 pub use product::{RightPart, SumOrder, multiply};
+pub use tiles::{OperandTileMut, OperandTilesMut};
+use tiles::{TileShape, TilesOfWords};
 
 use super::bf16::{BLOCK_SIDE, DEPTH, TILE_SIDE, Tile};
 use super::q8::matrix::QuantizedMatrix;
 use super::q8::{self, ColumnBlock, RowBlock};
 use super::{Operand, OperandSource};
-use crate::simd::{Bf16, Int8, SimdLevel};
-use crate::tiles::TilesMut;
-use crate::{AlignedVec, Parts, Real, ScratchReq, TileMut, Tiling, View, par_for, parts_mut, tiles_mut};
+use crate::simd::{Int8, SimdLevel};
+use crate::{AlignedVec, Real, ScratchReq, Tiling, View, par_for, parts_mut, tiles_mut};
 
 /// Columns and steps of a right part begin at multiples of this.
 pub const PART_MULTIPLE: usize = 32;
@@ -39,6 +41,17 @@ pub enum NumberFormat {
     Bf16,
     /// 8-bit blocks of 32 steps with a scale: weights in f16, rows in `f32`.
     Q8,
+}
+
+impl NumberFormat {
+    /// Returns the name: `f32`, `bf16` or `q8`.
+    pub fn name(self) -> &'static str {
+        match self {
+            NumberFormat::F32 => "f32",
+            NumberFormat::Bf16 => "bf16",
+            NumberFormat::Q8 => "q8",
+        }
+    }
 }
 
 impl std::str::FromStr for NumberFormat {
@@ -284,114 +297,5 @@ fn f32_panel_width(operand: Operand, len: usize) -> usize {
     match operand {
         Operand::Left => len.div_ceil(len.div_ceil(max_rows).max(1)).max(1),
         Operand::Right => columns,
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-struct TileShape {
-    panel_width: usize,
-    operand: Operand,
-}
-
-/// Tiles of an operand, the parts of [`par_for`]; see [`PackedOperand::tiles_mut`].
-#[derive(Debug)]
-pub struct OperandTilesMut<'a> {
-    shape: TileShape,
-    words: TilesOfWords<'a>,
-}
-
-#[derive(Debug)]
-enum TilesOfWords<'a> {
-    F32(TilesMut<'a, f32>),
-    Bf16(TilesMut<'a, Tile>),
-    Q8Rows(TilesMut<'a, RowBlock>),
-    Q8Columns(TilesMut<'a, ColumnBlock>),
-}
-
-/// A tile of an operand that one task packs.
-#[derive(Debug)]
-pub struct OperandTileMut<'a> {
-    shape: TileShape,
-    words: TileOfWords<'a>,
-}
-
-#[derive(Debug)]
-enum TileOfWords<'a> {
-    F32(TileMut<'a, f32>),
-    Bf16(TileMut<'a, Tile>),
-    Q8Rows(TileMut<'a, RowBlock>),
-    Q8Columns(TileMut<'a, ColumnBlock>),
-}
-
-#[allow(unsafe_code)]
-// SAFETY: tiles of different indices are different tiles of `TilesMut`.
-unsafe impl<'a> Parts for OperandTilesMut<'a> {
-    type Part = OperandTileMut<'a>;
-
-    fn count(&self) -> usize {
-        match &self.words {
-            TilesOfWords::F32(tiles) => tiles.count(),
-            TilesOfWords::Bf16(tiles) => tiles.count(),
-            TilesOfWords::Q8Rows(tiles) => tiles.count(),
-            TilesOfWords::Q8Columns(tiles) => tiles.count(),
-        }
-    }
-
-    unsafe fn part(&self, index: usize) -> OperandTileMut<'a> {
-        // SAFETY: guaranteed by the caller.
-        let words = unsafe {
-            match &self.words {
-                TilesOfWords::F32(tiles) => TileOfWords::F32(tiles.part(index)),
-                TilesOfWords::Bf16(tiles) => TileOfWords::Bf16(tiles.part(index)),
-                TilesOfWords::Q8Rows(tiles) => TileOfWords::Q8Rows(tiles.part(index)),
-                TilesOfWords::Q8Columns(tiles) => TileOfWords::Q8Columns(tiles.part(index)),
-            }
-        };
-        OperandTileMut { shape: self.shape, words }
-    }
-}
-
-impl OperandTileMut<'_> {
-    /// Packs a matrix that covers the rows and steps of the tile; padding is 0.
-    pub fn pack(&mut self, view: View<f32>) {
-        self.pack_from(view, 0, 0);
-    }
-
-    /// Packs a part of a matrix, from a row or column on.
-    fn pack_from(&mut self, view: View<f32>, first: usize, first_step: usize) {
-        let TileShape { panel_width, operand } = self.shape;
-        let source = OperandSource::new(view, operand);
-        let len = source.sizes().0;
-        match &mut self.words {
-            TileOfWords::F32(tile) => {
-                for panel in 0..tile.rows() {
-                    let start = (first + panel * panel_width, first_step);
-                    if start.0 < len {
-                        f32::pack_panel(SimdLevel::best(), &source, start, panel_width, tile.row(panel, 0));
-                    }
-                }
-            }
-            TileOfWords::Bf16(tile) => {
-                for panel in 0..tile.rows() {
-                    let first = first + panel * TILE_SIDE;
-                    for (index, words) in tile.row(panel, 0).iter_mut().enumerate() {
-                        let step = first_step + index * DEPTH;
-                        let position = if source.steps_are_rows { (step, first) } else { (first, step) };
-                        f32::pack_tile(Bf16::best(), &source, position, operand, words);
-                    }
-                }
-            }
-            TileOfWords::Q8Rows(tile) => {
-                for row in (0..tile.rows()).take(len.saturating_sub(first)) {
-                    q8::pack_row(Int8::best(), &source, (first + row, first_step), tile.row(row, 0));
-                }
-            }
-            TileOfWords::Q8Columns(tile) => {
-                for panel in 0..tile.rows() {
-                    let start = (first + panel * panel_width, first_step);
-                    q8::pack_columns(Int8::best(), &source, start, tile.row(panel, 0));
-                }
-            }
-        }
     }
 }
