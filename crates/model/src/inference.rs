@@ -48,7 +48,12 @@ impl Model {
         file.check(&shapes)?;
         Self::check_memory(config, &shapes, 1)?;
         file.check_other_values()?;
-        let packed = pack(config, format, &mut |name| file.read_weight(name))?;
+        let mut read = |name: &str| shapes.contains_key(name).then(|| file.read_weight(name)).transpose();
+        let packed = pack(config, format, &mut |name| {
+            let values = read_merged(config.adapter.as_ref(), name, &mut read)?;
+            // An unknown name is an error of the file.
+            values.map_or_else(|| file.read_weight(name), Ok)
+        })?;
         expect_format(packed.as_ref(), format)?;
         let is_packed =
             |name: &str| packed.as_ref().is_some_and(|packed| packed.checksums.contains_key(name));

@@ -108,6 +108,22 @@ fn other_formats_and_training_are_errors() {
 }
 
 #[test]
+fn updates_of_an_adapter_are_merged() {
+    let files = Pretrained::new(&(recipe("", RNNT) + "[adapter]\nrank = 3\nalpha = 1.5\n"));
+    let path = files.path("model.safetensors");
+    let base = Model::read_for_inference(&path, NumberFormat::F32).unwrap();
+    let mut checkpoint = Checkpoint::read(&path).unwrap();
+    for (name, values) in checkpoint.weights.iter_mut().filter(|(name, _)| name.ends_with("lora_b")) {
+        *values = random(values.len(), name.len() as u64, 0.5);
+    }
+    checkpoint.write(&path).unwrap();
+    let model = Model::read_for_inference(&path, NumberFormat::F32).unwrap();
+    let complete = read_completely(&path).for_inference(NumberFormat::F32).unwrap();
+    assert_eq!(encode(&model), encode(&complete));
+    assert_ne!(encode(&model), encode(&base));
+}
+
+#[test]
 fn damaged_and_foreign_tensors_are_errors_when_they_are_read() {
     let files = Pretrained::new(&recipe("", RNNT));
     let path = files.path("model.safetensors");
