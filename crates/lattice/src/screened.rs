@@ -1,6 +1,6 @@
 //! Viterbi search over a lattice that scores only possibly best arcs.
 //!
-//! `path_search` uses it if the CPU, the network and the budget allow it. It is a search with
+//! A session uses it if the CPU, the network and the budget allow it. It is a search with
 //! screening: quantized estimates with an error bound exclude most arcs of a joint network. A run
 //! is a range of successive target states, a panel up to `PANEL_COLUMNS` source states whose arcs
 //! lead to the same run. States without a panel (*unpaneled*) are scored exactly. α is the weight

@@ -84,6 +84,23 @@ fn a_budget_that_is_too_small_is_an_error_with_the_smallest_possible() {
 }
 
 #[test]
+fn frozen_weights_have_no_moments_and_no_gradients_in_the_plan() {
+    let toy = Toy::new();
+    let loss = "[loss]\nkind = \"rnnt\"\nbudget = \"1MiB\"\n[training]";
+    let (outcome, trained) = run(&toy.recipe(&[("[training]", loss)]), Some(1 << 30), &toy.path("trained"));
+    outcome.unwrap();
+    let base = toy.path("trained").join("best.safetensors");
+    let init = format!("[init]\nweights = {base:?}\nfrozen = [\"encoder\"]\n{loss}");
+    let (outcome, frozen) = run(&toy.recipe(&[("[training]", &init)]), Some(1 << 30), &toy.path("frozen"));
+    outcome.unwrap();
+    let weights = model::Checkpoint::read(&base).unwrap().weights;
+    let encoder = weights.iter().filter(|(name, _)| name.starts_with("encoder."));
+    let frozen_count: usize = encoder.map(|(_, values)| values.len()).sum();
+    // Two moments, the gradients of a step and those of one backward pass.
+    assert_eq!(trained.plan.unwrap().fixed - frozen.plan.unwrap().fixed, 4 * 4 * frozen_count);
+}
+
+#[test]
 fn the_plan_includes_evaluations() {
     let toy = Toy::new();
     write_wav(&toy.path("long.wav"), RATE, &vec![0; 30 * RATE as usize]);
