@@ -60,7 +60,12 @@ fn loading_needs_the_packed_weights_and_one_tensor() {
     drop(writer);
     drop(model);
 
-    for (format, packed) in [(NumberFormat::F32, weights), (NumberFormat::Bf16, weights / 2)] {
+    let formats = [
+        (NumberFormat::F32, weights),
+        (NumberFormat::Bf16, weights / 2),
+        (NumberFormat::Q8, weights * 34 / 128),
+    ];
+    for (format, packed) in formats {
         let before = live_bytes();
         let Measurement { peak_growth, result, .. } = measure(|| Recognizer::load_as(&path, format));
         let (recognizer, kept) = (result.unwrap(), live_bytes() - before);

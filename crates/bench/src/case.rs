@@ -3,7 +3,26 @@
 //! The parent process sends a case to a child process as a `CaseSpec` in JSON.
 use std::path::PathBuf;
 
+use kernels::packed::NumberFormat;
 use serde::{Deserialize, Serialize};
+
+/// The number format of a packed encoder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum EncoderFormat {
+    F32,
+    Bf16,
+    Q8,
+}
+
+impl From<EncoderFormat> for NumberFormat {
+    fn from(format: EncoderFormat) -> Self {
+        match format {
+            EncoderFormat::F32 => NumberFormat::F32,
+            EncoderFormat::Bf16 => NumberFormat::Bf16,
+            EncoderFormat::Q8 => NumberFormat::Q8,
+        }
+    }
+}
 
 /// The cases of a suite, and the titles of its plot.
 pub(crate) struct Plan {
@@ -100,8 +119,8 @@ pub(crate) enum Method {
     Denominator,
     /// [`model::encoders::PackedFastConformer`].
     Encode {
-        /// True for weights and products in bf16.
-        bf16: bool,
+        /// Number format of weights and products.
+        format: EncoderFormat,
     },
     /// [`training::Learner`] with LAMB.
     Train {

@@ -1,6 +1,5 @@
-//! Benchmark of FastConformer encoders: packed inference in `f32` and bf16, and candle.
+//! Benchmark of FastConformer encoders: packed inference in all formats, and candle.
 use candle_core::{Device, Tensor};
-use kernels::packed::NumberFormat;
 use model::encoders::{
     AttentionLimits, BatchNormMode, ConvolutionNorm, DepthwiseSubsamplingConfig, EncodedRows, Encoder,
     FastConformerEncoder, FastConformerEncoderConfig, PackedFastConformer,
@@ -41,12 +40,11 @@ enum AnyEncoder {
 pub(crate) fn prepare(work: &EncodeWork, method: &Method) -> Result<Box<dyn Workload>> {
     let config = work.config();
     let encoder = match method {
-        Method::Encode { bf16 } => {
-            let format = if *bf16 { NumberFormat::Bf16 } else { NumberFormat::F32 };
+        Method::Encode { format } => {
             let mut stream = 600;
-            let packed = PackedFastConformer::new(&config, work.mels, format, &mut |name| {
+            let packed = PackedFastConformer::new(&config, work.mels, (*format).into(), &mut |name| {
                 stream += 1;
-                work.weight(name, stream)
+                Ok(work.weight(name, stream)?.into())
             })?;
             AnyEncoder::Packed(Box::new(packed))
         }
@@ -176,11 +174,14 @@ impl Workload for EncodeWorkload {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::case::EncoderFormat;
 
     #[test]
     fn a_small_encoder_runs_with_every_method() {
         let work = EncodeWork { layers: 2, width: 64, mels: 80, frames: 200 };
-        for method in [Method::Encode { bf16: false }, Method::Encode { bf16: true }, Method::Baseline] {
+        let formats = [EncoderFormat::F32, EncoderFormat::Bf16, EncoderFormat::Q8];
+        let methods = formats.map(|format| Method::Encode { format });
+        for method in methods.into_iter().chain([Method::Baseline]) {
             let mut workload = prepare(&work, &method).unwrap();
             workload.step().unwrap();
             workload.check().unwrap();

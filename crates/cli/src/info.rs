@@ -4,7 +4,7 @@ use std::{path::PathBuf, process::ExitCode};
 use lattice::{Context, Plan};
 use model::config::GnatConfig;
 use model::config::LossBudget;
-use model::{Checkpoint, Model, ModelConfig};
+use model::{CheckpointFile, Model, ModelConfig};
 use recognizer::unusable_texts;
 use rnnt_loss::{MemoryPlan, Options, Precision};
 use speech::Tokenizer;
@@ -15,6 +15,7 @@ use crate::{
     error::{Error, Result},
     numbers,
     printing::{outln, warn_each, warnln},
+    quantize,
 };
 
 /// Arguments of `panda info`.
@@ -95,12 +96,14 @@ pub(crate) fn run(arguments: &Args) -> Result<ExitCode> {
         outln!("training data: {} utterances, {:.1} minutes", utterances.len(), seconds / 60.0)?;
         print_model(&recipe.model_config(), &tokenizer, arguments)
     } else {
-        let checkpoint = Checkpoint::read(path)?;
-        let (config, tokenizer) = (checkpoint.model_config(path)?, checkpoint.tokenizer(path)?);
-        checkpoint.check(path, &Model::shapes(&config, tokenizer.size())?)?;
-        if let Some(source) = &checkpoint.imported {
+        let file = CheckpointFile::open(path)?;
+        let (config, tokenizer) = (file.model_config()?, file.tokenizer()?);
+        file.check(&Model::shapes(&config, tokenizer.size())?)?;
+        file.check_values()?;
+        if let Some(source) = file.imported() {
             outln!("imported from: {}", source.layout.name())?;
         }
+        quantize::print_parts(&file)?;
         print_model(&config, &tokenizer, arguments)
     }
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use decoding::ngram::{DiscountKind, Discounts, Ngram, OutOfVocabulary, Perplexity, estimate};
-use model::Checkpoint;
+use model::CheckpointFile;
 use speech::{
     Manifest, Tokenizer, TokenizerKind, UnicodeForm, Utterance, find_sentence_mark, strip_sentence_marks,
 };
@@ -42,7 +42,7 @@ pub(crate) struct Args {
 pub(crate) fn run(arguments: &Args) -> Result<ExitCode> {
     // Read the texts with the Unicode form of the tokenizer, and open the output.
     let checkpoint = Some(&arguments.tokens).filter(|tokens| *tokens != Path::new("words"));
-    let tokenizer = checkpoint.map(|path| Checkpoint::read(path)?.tokenizer(path)).transpose()?;
+    let tokenizer = checkpoint.map(|path| CheckpointFile::open(path)?.tokenizer()).transpose()?;
     let form = tokenizer.as_ref().map_or(UnicodeForm::default(), Tokenizer::unicode_form);
     let texts =
         arguments.text.iter().map(|path| SentenceFile::read(path, form)).collect::<Result<Vec<_>>>()?;

@@ -21,6 +21,7 @@ mod numbers;
 mod output_files;
 mod prepare;
 mod printing;
+mod quantize;
 mod report;
 mod scores;
 mod search;
@@ -53,6 +54,8 @@ enum Command {
     Import(import::Args),
     /// Convert a checkpoint to a model of NeMo or Hugging Face
     Export(export::Args),
+    /// Write a smaller checkpoint for recognition: encoder weights in 8-bit blocks or bf16
+    Quantize(quantize::Args),
     /// Extract, apply, remove or merge a low-rank adapter
     Adapter(adapter::Args),
     /// Average the weights of several checkpoints into one
@@ -86,6 +89,7 @@ fn main() -> ExitCode {
         Command::Transcribe(arguments) => transcribe::run(arguments),
         Command::Import(arguments) => import::run(&arguments),
         Command::Export(arguments) => export::run(&arguments),
+        Command::Quantize(arguments) => quantize::run(&arguments),
         Command::Adapter(arguments) => adapter::run(&arguments),
         Command::Average(arguments) => average::run(&arguments),
         Command::Align(arguments) => align::run(&arguments),

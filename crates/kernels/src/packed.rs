@@ -20,6 +20,7 @@ pub(crate) mod pack_avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod pack_avx512;
 mod panels;
+mod q8;
 
 pub use full::FullFormat;
 pub use operand::{
@@ -27,6 +28,7 @@ pub use operand::{
     multiply,
 };
 pub(crate) use panels::{OutputTile, RightPanels};
+pub use q8::matrix::QuantizedMatrix;
 
 use crate::{Accumulate, Real, View, ViewMut, simd::SimdLevel};
 

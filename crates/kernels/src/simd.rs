@@ -23,10 +23,20 @@ pub struct Avx512(());
 #[derive(Clone, Copy, Debug)]
 pub struct Avx512Bf16(());
 
-/// Token for [`Avx512`] and 16-bit integer dot products: `avx512vnni`.
+/// Token for [`Avx512`] and dot products of 8-bit and 16-bit integers: `avx512vnni`.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Debug)]
 pub struct Avx512Vnni(());
+
+/// Token for 256-bit integers and conversions of f16: `avx2,f16c`.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Avx2F16c(());
+
+/// Token for [`Avx2F16c`] and 256-bit dot products of 8-bit integers: `avxvnni`.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AvxVnni(Avx2F16c);
 
 /// Token for [`Avx512Bf16`] and bf16 tile registers that this process may use.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -55,6 +65,19 @@ pub enum Bf16 {
     Amx(Amx, Avx512Bf16),
 }
 
+/// Instructions for products of 8-bit integers, with their token.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Int8 {
+    /// Plain loops for any CPU.
+    Portable,
+    #[cfg(target_arch = "x86_64")]
+    Avx2(Avx2F16c),
+    #[cfg(target_arch = "x86_64")]
+    AvxVnni(AvxVnni),
+    #[cfg(target_arch = "x86_64")]
+    Avx512(Avx512Vnni),
+}
+
 /// Tokens of all detected instruction sets.
 #[derive(Clone, Copy, Debug, Default)]
 struct CpuFeatures {
@@ -66,6 +89,10 @@ struct CpuFeatures {
     bf16: Option<Avx512Bf16>,
     #[cfg(target_arch = "x86_64")]
     vnni: Option<Avx512Vnni>,
+    #[cfg(target_arch = "x86_64")]
+    avx2_f16c: Option<Avx2F16c>,
+    #[cfg(target_arch = "x86_64")]
+    avx_vnni: Option<AvxVnni>,
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     amx: Option<Amx>,
 }
@@ -112,11 +139,14 @@ fn detect() -> CpuFeatures {
         && is_x86_feature_detected!("avx512dq")
         && is_x86_feature_detected!("avx512bw");
     let bf16 = (has_avx512 && is_x86_feature_detected!("avx512bf16")).then_some(Avx512Bf16(()));
+    let avx2_f16c = (avx2.is_some() && is_x86_feature_detected!("f16c")).then_some(Avx2F16c(()));
     CpuFeatures {
         avx2,
         avx512: has_avx512.then_some(Avx512(())),
         bf16,
         vnni: (has_avx512 && is_x86_feature_detected!("avx512vnni")).then_some(Avx512Vnni(())),
+        avx2_f16c,
+        avx_vnni: avx2_f16c.filter(|_| is_x86_feature_detected!("avxvnni")).map(AvxVnni),
         #[cfg(target_os = "linux")]
         amx: (bf16.is_some() && request_amx()).then_some(Amx(())),
     }
@@ -182,6 +212,46 @@ impl Avx512Vnni {
     }
 }
 
+#[cfg(target_arch = "x86_64")]
+impl AvxVnni {
+    /// Returns the token of the instructions that it includes.
+    #[inline]
+    pub(crate) fn avx2(self) -> Avx2F16c {
+        self.0
+    }
+}
+
+impl Int8 {
+    /// Returns the widest instructions of this machine.
+    #[inline]
+    pub(crate) fn best() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        match features() {
+            CpuFeatures { vnni: Some(token), .. } => return Self::Avx512(*token),
+            CpuFeatures { avx_vnni: Some(token), .. } => return Self::AvxVnni(*token),
+            CpuFeatures { avx2_f16c: Some(token), .. } => return Self::Avx2(*token),
+            _ => {}
+        }
+        Self::Portable
+    }
+
+    /// Returns all instructions of this machine; prints which are missing.
+    #[cfg(test)]
+    pub(crate) fn all() -> Vec<Self> {
+        let mut all = vec![Self::Portable];
+        #[cfg(target_arch = "x86_64")]
+        {
+            all.extend(features().avx2_f16c.map(Self::Avx2));
+            all.extend(features().avx_vnni.map(Self::AvxVnni));
+            all.extend(features().vnni.map(Self::Avx512));
+        }
+        if all.len() < 4 {
+            println!("skipped: no AVX2, AVX-VNNI or AVX-512 VNNI on this machine; tested: {all:?}");
+        }
+        all
+    }
+}
+
 impl Bf16 {
     /// Returns the widest instructions of this machine.
     #[inline]
@@ -222,6 +292,7 @@ mod tests {
     fn the_widest_instructions_are_the_last_of_the_list() {
         assert_eq!(format!("{:?}", SimdLevel::best()), format!("{:?}", SimdLevel::all().last().unwrap()));
         assert_eq!(format!("{:?}", Bf16::best()), format!("{:?}", Bf16::all().last().unwrap()));
+        assert_eq!(format!("{:?}", Int8::best()), format!("{:?}", Int8::all().last().unwrap()));
         // A level takes one byte; tokens have no size.
         assert_eq!([size_of::<SimdLevel>(), size_of::<Bf16>()], [1, 1]);
     }

@@ -9,6 +9,9 @@
 //! | `base/NAME` | parameters of the base that an applied adapter replaces |
 //! | `first/NAME`, `second/NAME` | the optimizer's moments; a custom optimizer has other kinds |
 //!
+//! All are F32, except weights of [`quantize`](crate::quantize()): `weight/NAME` is BF16, or I8
+//! with the F16 scales `weight/NAME.scales` of blocks of 32 values of a row.
+//!
 //! Its metadata has one key, `panda`: JSON with format, version, recipe, tokenizer,
 //! [`Progress`], [`DataFingerprint`] of the data, [`ImportedSource`] of an imported model, recipe
 //! and tokenizer of the base of an applied adapter, and the CRC-32 of each tensor and of the rest
@@ -21,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use speech::Tokenizer;
 use speech::files::open_regular;
 
+use crate::checkpoint_file::{CheckpointFile, SCALES_SUFFIX};
 use crate::checksums::hex_checksum;
 use crate::config::old_names;
 use crate::frozen::FrozenParameters;
@@ -210,6 +214,9 @@ pub fn shapes(path: &Path) -> Result<Shapes> {
         Error::checkpoint(path, "the head of a safetensors file", error.to_string())
     };
     let weight_shapes = read_header_entries(path)?.into_iter().filter_map(|(name, entry)| {
+        if entry["dtype"] == "F16" && name.ends_with(SCALES_SUFFIX) {
+            return None;
+        }
         let shape = entry.get("shape")?.clone();
         Some((name.strip_prefix("weight/")?.to_owned(), shape))
     });

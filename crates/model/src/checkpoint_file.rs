@@ -1,27 +1,30 @@
 //! `CheckpointFile`: reads the tensors of a checkpoint one at a time.
+mod header;
+mod stored;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use safetensors::tensor::{Dtype, Metadata};
+use header::{parse_metadata, read_header};
+use safetensors::tensor::Dtype;
 use speech::Tokenizer;
 use speech::files::open_regular;
+pub use stored::StoredPart;
+pub(crate) use stored::{SCALES_SUFFIX, matrix_shape};
 
 use crate::checkpoint::{
-    AdapterBase, BASE_KIND, Checkpoint, FIELDS_KEY, FORMAT, NamesByKind, OLDEST_VERSION, PARAMETER_KINDS,
-    StoredMetadata, VERSION, Values, check_parameters, parse_tokenizer, recipe_config,
+    AdapterBase, BASE_KIND, Checkpoint, FIELDS_KEY, NamesByKind, OLDEST_VERSION, PARAMETER_KINDS,
+    StoredMetadata, Values, check_parameters, parse_tokenizer, recipe_config,
 };
 use crate::checksums::hex_checksum;
 use crate::config::old_names;
-use crate::import::metadata::{ImportedSource, SOURCE_VERSION};
+use crate::encoders::WeightValues;
+use crate::import::metadata::ImportedSource;
 use crate::parameters::Shapes;
 use crate::{Error, ModelConfig, Result};
 
-/// Largest header of a safetensors file.
-const MAX_HEADER_BYTES: u64 = 100_000_000;
-/// Bytes of the number before the header, its length.
-const LENGTH_BYTES: u64 = 8;
 /// Bytes that are read at once.
 const BLOCK_BYTES: usize = 1 << 18;
 
@@ -51,6 +54,8 @@ struct TensorPlace {
     /// Position of the first byte in the file.
     start: u64,
     bytes: usize,
+    dtype: Dtype,
+    shape: Vec<usize>,
 }
 
 impl Checkpoint {
@@ -95,8 +100,17 @@ impl CheckpointFile {
                     format!("{full_name:?}"),
                 ));
             };
-            if info.dtype != Dtype::F32 {
-                return Err(invalid(&format!("{full_name} of F32"), format!("{:?}", info.dtype)));
+            let (first, end) = info.data_offsets;
+            let (dtype, shape) = (info.dtype, info.shape.clone());
+            let place = TensorPlace { start: data_start + first as u64, bytes: end - first, dtype, shape };
+            let is_scales = kind == "weight" && name.ends_with(SCALES_SUFFIX) && dtype == Dtype::F16;
+            if is_scales {
+                tensors.insert(full_name, place);
+                continue;
+            }
+            if dtype != Dtype::F32 && !(kind == "weight" && matches!(dtype, Dtype::BF16 | Dtype::I8)) {
+                let expected = if kind == "weight" { "F32, BF16 or I8" } else { "F32" };
+                return Err(invalid(&format!("{full_name} of {expected}"), format!("{dtype:?}")));
             }
             // The state of a custom optimizer need not belong to a parameter.
             if PARAMETER_KINDS.contains(&kind) {
@@ -107,11 +121,10 @@ impl CheckpointFile {
                 }
             }
             kinds.entry(kind.to_owned()).or_default().insert(name.to_owned());
-            let (first, end) = info.data_offsets;
-            let place = TensorPlace { start: data_start + first as u64, bytes: end - first };
             tensors.insert(full_name, place);
         }
         let file = CheckpointFile { path: path.to_owned(), file, metadata, tensors, shapes, kinds };
+        file.check_scales()?;
         if let Some(name) = file.unused_checksum() {
             return Err(invalid(&format!("{name}, which has a checksum"), "none".into()));
         }
@@ -119,6 +132,11 @@ impl CheckpointFile {
             return Err(invalid("tensors named weight/", "none".into()));
         }
         Ok(file)
+    }
+
+    /// Returns the path of the file.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Returns the recipe's text; names of earlier versions are translated.
@@ -167,6 +185,8 @@ impl CheckpointFile {
 
     /// Reads a parameter: its moving average if the file has averages, otherwise its weight.
     ///
+    /// Numbers that are stored in another format are converted to `f32`.
+    ///
     /// # Errors
     /// [`Error::Checkpoint`] for an unknown name, a wrong checksum, or a value that is not finite;
     /// [`Error::Io`].
@@ -174,9 +194,27 @@ impl CheckpointFile {
         self.read(self.weight_kind(), name)
     }
 
+    /// Reads a parameter as [`Self::read_weight`], with 8-bit blocks as they are stored.
+    ///
+    /// # Errors
+    /// As [`Self::read_weight`].
+    pub fn read_stored(&self, name: &str) -> Result<WeightValues> {
+        self.read_tensor(self.weight_kind(), name)
+    }
+
     /// Returns the kind of the values that [`Self::read_weight`] reads.
     fn weight_kind(&self) -> &'static str {
         if self.kinds.contains_key("average") { "average" } else { "weight" }
+    }
+
+    /// Checks all values, tensor by tensor.
+    ///
+    /// # Errors
+    /// As [`Self::read_weight`].
+    pub fn check_values(&self) -> Result<()> {
+        let mut names = self.shapes.keys().filter(|name| self.kinds[self.weight_kind()].contains(*name));
+        names.try_for_each(|name| self.read_stored(name).map(drop))?;
+        self.check_other_values()
     }
 
     /// Checks the values that [`Self::read_weight`] does not read, tensor by tensor.
@@ -192,8 +230,9 @@ impl CheckpointFile {
     /// Reads all values.
     ///
     /// # Errors
-    /// As [`Self::read_weight`].
+    /// As [`Self::read_weight`]; [`Error::Checkpoint`] for weights that are not in `f32`.
     pub(crate) fn read_all(self) -> Result<Checkpoint> {
+        self.expect_f32()?;
         let read_kind = |(kind, names): (&String, &BTreeSet<String>)| {
             let read = |name: &String| Ok((name.clone(), self.read(kind, name)?));
             Ok((kind.clone(), names.iter().map(read).collect::<Result<Values>>()?))
@@ -221,39 +260,41 @@ impl CheckpointFile {
         })
     }
 
-    /// Reads the values of a kind, such as `weight`.
+    /// Reads the values of a kind, such as `weight`, as `f32`.
     fn read(&self, kind: &str, name: &str) -> Result<Vec<f32>> {
-        let invalid = |expected: String, found: String| Error::checkpoint(&self.path, expected, found);
-        let full_name = format!("{kind}/{name}");
-        let place = self.tensors.get(&full_name).ok_or_else(|| invalid(full_name.clone(), "none".into()))?;
-        let (values, checksum) =
-            self.read_values(place).map_err(Error::io(&self.path, "read the checkpoint"))?;
-        // Tensors without a parameter have no checksum; the model reports them by name.
-        let expected = self.metadata.checksums.get(&full_name).filter(|_| self.has_checksums());
-        check_checksum(&self.path, &full_name, expected, hex_checksum(checksum))?;
-        if let Some(index) = values.iter().position(|value| !value.is_finite()) {
-            let value = format!("{} at {index}", values[index]);
-            return Err(invalid(format!("finite values in {full_name}"), value));
-        }
-        Ok(values)
+        Ok(self.read_tensor(kind, name)?.into_f32())
     }
 
-    /// Reads the values of a tensor and their CRC-32.
-    fn read_values(&self, place: &TensorPlace) -> std::io::Result<(Vec<f32>, u32)> {
+    fn place(&self, full_name: &str) -> Result<&TensorPlace> {
+        let place = self.tensors.get(full_name);
+        place.ok_or_else(|| Error::checkpoint(&self.path, full_name, "none"))
+    }
+
+    /// Reads the bytes of a tensor in blocks of whole values.
+    ///
+    /// The checksum is checked at the end.
+    fn read_blocks(&self, full_name: &str, read: impl FnMut(&[u8])) -> Result<()> {
+        let place = self.place(full_name)?;
+        let checksum = self.read_bytes(place, read).map_err(Error::io(&self.path, "read the checkpoint"))?;
+        // Tensors without a parameter have no checksum; the model reports them by name.
+        let expected = self.metadata.checksums.get(full_name).filter(|_| self.has_checksums());
+        check_checksum(&self.path, full_name, expected, hex_checksum(checksum))
+    }
+
+    /// Reads the bytes of a tensor and returns their CRC-32.
+    fn read_bytes(&self, place: &TensorPlace, mut read: impl FnMut(&[u8])) -> std::io::Result<u32> {
         let mut file = &self.file;
         file.seek(SeekFrom::Start(place.start))?;
-        let mut values = Vec::with_capacity(place.bytes / size_of::<f32>());
         let (mut hasher, mut block) = (crc32fast::Hasher::new(), vec![0; BLOCK_BYTES.min(place.bytes)]);
         let mut remaining = place.bytes;
         while remaining > 0 {
             let block = &mut block[..BLOCK_BYTES.min(remaining)];
             file.read_exact(block)?;
             hasher.update(block);
-            let words = block.chunks_exact(size_of::<f32>());
-            values.extend(words.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])));
+            read(block);
             remaining -= block.len();
         }
-        Ok((values, hasher.finalize()))
+        Ok(hasher.finalize())
     }
 
     /// Returns the first name with a checksum, but without a tensor.
@@ -261,63 +302,6 @@ impl CheckpointFile {
         let mut names = self.metadata.checksums.keys().filter(|_| self.has_checksums());
         names.find(|name| *name != FIELDS_KEY && !self.tensors.contains_key(*name)).map(String::as_str)
     }
-}
-
-/// Reads the header of a safetensors file; returns the position of the first tensor too.
-fn read_header(file: &mut File, path: &Path) -> Result<(Metadata, u64)> {
-    let io_error = |error| Error::io(path, "read the checkpoint")(error);
-    let invalid = |found: String| Error::checkpoint(path, "a whole safetensors file", found);
-    let file_bytes = file.metadata().map_err(io_error)?.len();
-    if file_bytes < LENGTH_BYTES {
-        return Err(invalid(format!("{file_bytes} bytes")));
-    }
-    let mut length = [0; LENGTH_BYTES as usize];
-    file.read_exact(&mut length).map_err(io_error)?;
-    let header_bytes = u64::from_le_bytes(length);
-    let max_bytes = MAX_HEADER_BYTES.min(file_bytes - LENGTH_BYTES);
-    if header_bytes > max_bytes {
-        return Err(invalid(format!("a header of {header_bytes} bytes, more than {max_bytes}")));
-    }
-    let mut header = Vec::new();
-    file.take(header_bytes).read_to_end(&mut header).map_err(io_error)?;
-    let header: Metadata = serde_json::from_slice(&header).map_err(|error| invalid(error.to_string()))?;
-    let data_start = LENGTH_BYTES + header_bytes;
-    let expected_bytes = data_start.checked_add(header.data_len() as u64);
-    if expected_bytes != Some(file_bytes) {
-        let expected = expected_bytes.map_or_else(|| "more".into(), |bytes| bytes.to_string());
-        return Err(invalid(format!("{file_bytes} bytes of {expected}")));
-    }
-    Ok((header, data_start))
-}
-
-/// Parses and checks the metadata: format, version, checksum of the fields.
-fn parse_metadata(json: &str, path: &Path) -> Result<StoredMetadata> {
-    let invalid = |expected: &str, found: String| Error::checkpoint(path, expected, found);
-    let fields: serde_json::Value =
-        serde_json::from_str(json).map_err(|error| invalid("metadata in JSON", error.to_string()))?;
-    let version = fields["version"].as_u64().filter(|_| fields["format"] == FORMAT);
-    if !version.is_some_and(|version| (u64::from(OLDEST_VERSION)..=u64::from(VERSION)).contains(&version)) {
-        let formats = format!("format {}, version {}", fields["format"], fields["version"]);
-        let is_older = version.is_some_and(|version| version < u64::from(OLDEST_VERSION));
-        let hint = if is_older { ", whose parameters have other names; train the model again" } else { "" };
-        return Err(invalid(&format!("format \"{FORMAT}\", version {VERSION}"), formats + hint));
-    }
-    let metadata: StoredMetadata = serde_json::from_value(fields)
-        .map_err(|error| invalid("metadata with recipe, tokenizer and progress", error.to_string()))?;
-    if let Some(version) = metadata.imported.as_ref().map(|imported| imported.version)
-        && version != SOURCE_VERSION
-    {
-        let expected = format!("an imported source of version {SOURCE_VERSION}");
-        return Err(invalid(&expected, version.to_string()));
-    }
-    let checksum =
-        metadata.fields_checksum().map_err(|error| invalid("metadata in JSON", error.to_string()))?;
-    let expected = metadata.checksums.get(FIELDS_KEY).filter(|_| metadata.version > OLDEST_VERSION);
-    if metadata.version > OLDEST_VERSION && expected.is_none() {
-        return Err(invalid("checksums", "none, in a version that has them".to_owned()));
-    }
-    check_checksum(path, "the metadata", expected, checksum)?;
-    Ok(metadata)
 }
 
 /// Compares the checksum of a part with the stored one, if any.

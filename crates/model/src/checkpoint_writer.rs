@@ -17,7 +17,7 @@ use crate::checkpoint::{
     AdapterBase, BASE_KIND, Checkpoint, FIELDS_KEY, FORMAT, Progress, StoredBase, StoredMetadata, VERSION,
     Values,
 };
-use crate::checksums::{hex_checksum, values_checksum};
+use crate::checksums::hex_checksum;
 use crate::import::ImportedSource;
 use crate::parameters::Shapes;
 use crate::{DataFingerprint, Error, Parameters, Result};
@@ -44,21 +44,43 @@ pub struct MetadataRef<'a> {
 /// A function that reads the values of a tensor.
 type ReadValues<'a> = Box<dyn Fn() -> Result<Vec<f32>> + 'a>;
 
+/// A function that reads the bytes of a tensor.
+type ReadBytes<'a> = Box<dyn Fn() -> Result<Vec<u8>> + 'a>;
+
 /// The values of a tensor.
 enum TensorValues<'a> {
     Slice(&'a [f32]),
     Variable(&'a Var),
     /// Values that are in memory only while they are written.
     Reader(ReadValues<'a>),
+    /// Little-endian bytes of another type.
+    Bytes(&'static str, ReadBytes<'a>),
 }
 
 impl TensorValues<'_> {
-    /// Calls `read` with the values.
-    fn with_slice<R>(&self, read: impl FnOnce(&[f32]) -> R) -> Result<R> {
+    /// Calls `read` with the bytes of blocks of values.
+    fn read(&self, mut read: impl FnMut(&[u8]) -> io::Result<()>) -> Result<io::Result<()>> {
+        let mut block = Vec::new();
+        let mut read_values = |values: &[f32]| {
+            values.chunks(VALUES_PER_BLOCK).try_for_each(|chunk| {
+                block.clear();
+                chunk.iter().for_each(|value| block.extend(value.to_le_bytes()));
+                read(&block)
+            })
+        };
         match self {
-            Self::Slice(values) => Ok(read(values)),
-            Self::Variable(variable) => Ok(with_slice(variable, |values| Ok(read(values)))?),
-            Self::Reader(read_values) => Ok(read(&read_values()?)),
+            Self::Slice(values) => Ok(read_values(values)),
+            Self::Variable(variable) => Ok(with_slice(variable, |values| Ok(read_values(values)))?),
+            Self::Reader(values) => Ok(read_values(&values()?)),
+            Self::Bytes(_, bytes) => Ok(read(&bytes()?)),
+        }
+    }
+
+    /// Returns the name of the type.
+    fn dtype(&self) -> &'static str {
+        match self {
+            Self::Bytes(dtype, _) => dtype,
+            _ => "F32",
         }
     }
 }
@@ -117,6 +139,19 @@ impl<'a> CheckpointWriter<'a> {
         self.tensors.insert(format!("{kind}/{name}"), (shape, TensorValues::Reader(Box::new(read))));
     }
 
+    /// Adds a tensor of another type than F32, as little-endian bytes.
+    ///
+    /// They are read twice when the tensor is written.
+    pub(crate) fn add_bytes(
+        &mut self,
+        full_name: String,
+        shape: Vec<usize>,
+        dtype: &'static str,
+        read: impl Fn() -> Result<Vec<u8>> + 'a,
+    ) {
+        self.tensors.insert(full_name, (shape, TensorValues::Bytes(dtype, Box::new(read))));
+    }
+
     /// Writes the file, completely or not at all.
     ///
     /// # Errors
@@ -142,16 +177,8 @@ impl<'a> CheckpointWriter<'a> {
     /// Writes the header and the values.
     fn write_to(&self, header: &[u8], file: &mut dyn Write) -> io::Result<()> {
         file.write_all(header)?;
-        let mut block = Vec::with_capacity(VALUES_PER_BLOCK * size_of::<f32>());
         for (_, tensor) in self.tensors.values() {
-            let mut write = |values: &[f32]| {
-                values.chunks(VALUES_PER_BLOCK).try_for_each(|chunk| {
-                    block.clear();
-                    chunk.iter().for_each(|value| block.extend(value.to_le_bytes()));
-                    file.write_all(&block)
-                })
-            };
-            tensor.with_slice(&mut write).map_err(io::Error::other)??;
+            tensor.read(|bytes| file.write_all(bytes)).map_err(io::Error::other)??;
         }
         Ok(())
     }
@@ -177,13 +204,20 @@ impl<'a> CheckpointWriter<'a> {
         // Shape and position of each tensor.
         let (mut entries, mut end_offset) = (Map::new(), 0usize);
         for (name, (shape, tensor)) in &self.tensors {
-            let checksum_and_bytes =
-                tensor.with_slice(|values| (hex_checksum(values_checksum(values)), size_of_val(values)));
-            let (checksum, bytes) = checksum_and_bytes?;
-            metadata.checksums.insert(name.clone(), checksum);
+            let (mut hasher, mut bytes) = (crc32fast::Hasher::new(), 0);
+            let read = tensor.read(|block| {
+                hasher.update(block);
+                bytes += block.len();
+                Ok(())
+            })?;
+            read.map_err(Error::io(path, "write"))?;
+            metadata.checksums.insert(name.clone(), hex_checksum(hasher.finalize()));
             let offsets = [end_offset, end_offset + bytes];
             end_offset += bytes;
-            entries.insert(name.clone(), json!({ "dtype": "F32", "shape": shape, "data_offsets": offsets }));
+            entries.insert(
+                name.clone(),
+                json!({ "dtype": tensor.dtype(), "shape": shape, "data_offsets": offsets }),
+            );
         }
 
         // Metadata with all checksums.

@@ -1,4 +1,5 @@
 //! Checksums of values and files.
+use kernels::packed::QuantizedMatrix;
 
 /// Bytes that are hashed at once.
 const BLOCK_BYTES: usize = 1 << 18;
@@ -15,6 +16,23 @@ pub(crate) fn values_checksum(values: &[f32]) -> u32 {
     for chunk in values.chunks(BLOCK_BYTES / size_of::<f32>()) {
         block.clear();
         chunk.iter().for_each(|value| block.extend(value.to_le_bytes()));
+        hasher.update(&block);
+    }
+    hasher.finalize()
+}
+
+/// Returns the CRC-32 of the integers and little-endian scales of blocks.
+pub(crate) fn quantized_checksum(matrix: &QuantizedMatrix) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    let mut block = Vec::with_capacity(BLOCK_BYTES);
+    for values in matrix.values().chunks(BLOCK_BYTES) {
+        block.clear();
+        block.extend(values.iter().map(|value| value.cast_unsigned()));
+        hasher.update(&block);
+    }
+    for scales in matrix.scales().chunks(BLOCK_BYTES / size_of::<u16>()) {
+        block.clear();
+        scales.iter().for_each(|scale| block.extend(scale.to_le_bytes()));
         hasher.update(&block);
     }
     hasher.finalize()

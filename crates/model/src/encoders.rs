@@ -21,11 +21,12 @@ use candle_core::Tensor;
 use candle_nn::VarBuilder;
 
 pub use conformer::{AttentionKind, ChunkedAttention, ConformerEncoder};
+pub(crate) use fast_conformer::is_linear_weight;
 pub use fast_conformer::{
     AttentionLimits, BatchNormMode, ConvolutionNorm, DepthwiseSubsamplingConfig, FastConformerEncoder,
     FastConformerStream, PackedFastConformer,
 };
-pub use inference_encoder::{EncodedRows, InferenceEncoder, ReadTensor};
+pub use inference_encoder::{EncodedRows, InferenceEncoder, ReadTensor, WeightValues};
 pub use kernels::packed::NumberFormat;
 pub use lstm::LstmEncoder;
 pub use module_encoder::ModuleEncoder;

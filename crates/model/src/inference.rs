@@ -7,10 +7,11 @@ use kernels::packed::NumberFormat;
 
 use crate::adapter::read_merged;
 use crate::checkpoint_file::CheckpointFile;
-use crate::checksums::values_checksum;
+use crate::checksums::{quantized_checksum, values_checksum};
 use crate::encoders::packed::PackedEncoder;
-use crate::encoders::{EncoderStream, InferenceEncoder, ReadTensor};
+use crate::encoders::{EncoderStream, InferenceEncoder, ReadTensor, WeightValues, is_linear_weight};
 use crate::model::Network;
+use crate::parameters::Shapes;
 use crate::{Error, Model, ModelConfig, Parameters, Result};
 use layers::tensors::{to_vec, with_slice};
 
@@ -46,13 +47,16 @@ impl Model {
     ) -> Result<Self> {
         let shapes = Self::shapes(config, labels)?;
         file.check(&shapes)?;
-        Self::check_memory(config, &shapes, 1)?;
+        Self::check_memory(config, &memory_shapes(&shapes, format), 1)?;
         file.check_other_values()?;
-        let mut read = |name: &str| shapes.contains_key(name).then(|| file.read_weight(name)).transpose();
-        let packed = pack(config, format, &mut |name| {
-            let values = read_merged(config.adapter.as_ref(), name, &mut read)?;
-            // An unknown name is an error of the file.
-            values.map_or_else(|| file.read_weight(name), Ok)
+        let packed = pack(config, format, &mut |name| match &config.adapter {
+            None => file.read_stored(name),
+            adapter => {
+                let mut read =
+                    |name: &str| shapes.contains_key(name).then(|| file.read_weight(name)).transpose();
+                let values = read_merged(adapter.as_ref(), name, &mut read)?;
+                Ok(values.map_or_else(|| file.read_weight(name), Ok)?.into())
+            }
         })?;
         expect_format(packed.as_ref(), format)?;
         let is_packed =
@@ -144,11 +148,34 @@ impl Model {
         let packed = pack(config, format, &mut |name| {
             let values = read_merged(config.adapter.as_ref(), name, &mut read)?;
             is_missing |= values.is_none();
-            values.ok_or_else(|| Error::shape(name, "a parameter of the encoder", "none"))
+            let values = values.ok_or_else(|| Error::shape(name, "a parameter of the encoder", "none"))?;
+            Ok(values.into())
         });
         // A custom encoder has other parameters than the one of the configuration.
         if is_missing { Ok(None) } else { packed }
     }
+}
+
+/// Returns the CRC-32 of little-endian `f32`, or of 8-bit blocks.
+fn weight_checksum(values: &WeightValues) -> u32 {
+    match values {
+        WeightValues::F32(values) => values_checksum(values),
+        WeightValues::Q8(matrix) => quantized_checksum(matrix),
+    }
+}
+
+/// Returns shapes of as many `f32` as the parameters need after packing.
+fn memory_shapes(shapes: &Shapes, format: NumberFormat) -> Shapes {
+    let divisor = match format {
+        NumberFormat::F32 => 1,
+        NumberFormat::Bf16 => 2,
+        NumberFormat::Q8 => 3,
+    };
+    let mut shapes = shapes.clone();
+    for (_, shape) in shapes.iter_mut().filter(|(name, _)| is_linear_weight(name)) {
+        shape.iter_mut().take(1).for_each(|rows| *rows = rows.div_ceil(divisor));
+    }
+    shapes
 }
 
 /// Packs the encoder of a configuration; none if its kind has no packed form.
@@ -160,7 +187,7 @@ fn pack(
     let mut checksums = BTreeMap::new();
     let encoder = config.encoder.pack(config.input.width(), format, &mut |name| {
         let values = read(name)?;
-        checksums.insert(name.to_owned(), values_checksum(&values));
+        checksums.insert(name.to_owned(), weight_checksum(&values));
         Ok(values)
     })?;
     Ok(encoder.map(|encoder| Arc::new(PackedEncoder { encoder, format, checksums })))

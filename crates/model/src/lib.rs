@@ -30,6 +30,7 @@
 //! | [`checkpoint`], [`Pretrained`] | weights in files |
 //! | [`Adapter`], [`merge_adapter`], [`remove_adapter`] | low-rank adapters, apart from their base |
 //! | [`import`], [`export()`] | models of NeMo and Hugging Face |
+//! | [`quantize()`] | smaller files for recognition |
 //! | [`bytes`] | memory budgets as text |
 //!
 //! `docs/custom-encoder.md` describes custom encoders and predictors.
@@ -60,11 +61,12 @@ mod output;
 mod parameters;
 pub mod predictors;
 mod pretrained;
+mod quantize;
 mod running_statistics;
 
 pub use adapter::{Adapter, merge_adapter, remove_adapter};
 pub use checkpoint::{Checkpoint, DataFingerprint, Progress};
-pub use checkpoint_file::CheckpointFile;
+pub use checkpoint_file::{CheckpointFile, StoredPart};
 pub use checkpoint_writer::{CheckpointWriter, MetadataRef};
 pub use config::ModelConfig;
 pub use divergence::Divergence;
@@ -83,3 +85,4 @@ pub use losses::{LabeledRows, LossSessions, Losses};
 pub use model::{JointRows, Model};
 pub use parameters::{Parameters, Shapes};
 pub use pretrained::{LoadMessage, Pretrained};
+pub use quantize::quantize;

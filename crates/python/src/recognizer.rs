@@ -49,8 +49,11 @@ impl Recognizer {
         let options = RecognizerOptions::parse(options, sources)?;
         let (recognizer, mut warnings) = py.detach(|| {
             threads::install(|| {
-                let format = options.encoder_format()?;
-                let recognizer = recognizer::Recognizer::load_as(&path, format).map_err(to_python_error)?;
+                let recognizer = match options.encoder_format()? {
+                    Some(format) => recognizer::Recognizer::load_as(&path, format),
+                    None => recognizer::Recognizer::load(&path),
+                };
+                let recognizer = recognizer.map_err(to_python_error)?;
                 options.apply(recognizer)
             })?
         })?;

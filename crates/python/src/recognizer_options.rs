@@ -17,7 +17,8 @@ pub struct RecognizerOptions {
     /// Channel from 1; none averages all.
     channel: Option<u32>,
     resample: bool,
-    encoder_format: String,
+    /// None for that of the checkpoint.
+    encoder_format: Option<String>,
     silence: f64,
     omit_special: bool,
     /// Seconds from which a recording is processed in parts.
@@ -93,12 +94,12 @@ impl RecognizerOptions {
         )))
     }
 
-    /// Number format of the encoder.
+    /// Number format of the encoder; none for that of the checkpoint.
     ///
     /// # Errors
     /// `ValueError` for another name.
-    pub fn encoder_format(&self) -> PyResult<NumberFormat> {
-        let parsed = self.encoder_format.parse();
+    pub fn encoder_format(&self) -> PyResult<Option<NumberFormat>> {
+        let parsed = self.encoder_format.as_deref().map(str::parse).transpose();
         parsed.map_err(|error: String| PyValueError::new_err(format!("encoder_format: {error}")))
     }
 

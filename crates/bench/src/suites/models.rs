@@ -1,8 +1,8 @@
 //! Benchmark suites of models: greedy search, recognition lattices, training steps.
 use super::{SuiteOptions, thousands};
 use crate::case::{
-    Case, CaseWork, DecodeWork, EncodeWork, Family, GreedyVariant, Method, Plan, PlotMark, RecognitionWork,
-    TrainWork,
+    Case, CaseWork, DecodeWork, EncodeWork, EncoderFormat, Family, GreedyVariant, Method, Plan, PlotMark,
+    RecognitionWork, TrainWork,
 };
 use crate::encode::FRAMES_PER_SECOND;
 
@@ -102,8 +102,13 @@ pub(super) fn encoder(options: &SuiteOptions) -> Plan {
     };
     let case = |(name, work): (&str, EncodeWork)| {
         let seconds = work.frames / FRAMES_PER_SECOND;
-        let mut systems =
-            vec![("panda", Method::Encode { bf16: false }), ("panda-bf16", Method::Encode { bf16: true })];
+        let formats = [
+            ("panda", EncoderFormat::F32),
+            ("panda-bf16", EncoderFormat::Bf16),
+            ("panda-q8", EncoderFormat::Q8),
+        ];
+        let mut systems: Vec<_> =
+            formats.into_iter().map(|(name, format)| (name, Method::Encode { format })).collect();
         if work.width <= 512 && work.frames <= 3000 {
             systems.push(("candle", Method::Baseline));
         }

@@ -96,3 +96,38 @@ fn invalid_calls_write_nothing() {
     assert_eq!(std::fs::read(pretrained.path("model.nemo")).unwrap(), archive);
     assert_eq!(leftovers(&folder), [] as [std::path::PathBuf; 0]);
 }
+
+#[test]
+fn a_model_is_quantized() {
+    let pretrained = Pretrained::new(&recipe("convolution_norm = \"batch\"", RNNT));
+    let folder = pretrained.path("");
+    let run = |arguments: &[&str]| run_command(panda(&folder, arguments));
+    let samples: Vec<i16> = (0..16_000).map(|n| ((n * n) % 2000) as i16).collect();
+    write_wav(&pretrained.path("sound.wav"), 16_000, &samples);
+    for format in ["q8", "bf16"] {
+        let (code, out, err) = run(&["quantize", "model.safetensors", "-o", format, "--to", format]);
+        assert_eq!(code, Some(0), "{err}");
+        assert!(out.ends_with(&format!("{format}: checkpoint for recognition\n")), "{out}");
+        let (code, info, err) = run(&["info", format]);
+        assert_eq!(code, Some(0), "{err}");
+        let is_part = |line: &str| line.starts_with("encoder ") && line.contains(&format!(" {format} "));
+        assert!(info.lines().any(is_part) && out.lines().any(is_part), "{info}");
+        let (code, text, err) = run(&["transcribe", format, "sound.wav"]);
+        assert_eq!(code, Some(0), "{err}");
+        let loaded = run(&["transcribe", "model.safetensors", "sound.wav", "--encoder-format", format]);
+        assert_eq!((code, text), (loaded.0, loaded.1));
+        for arguments in [
+            &["export", format, "--to", "nemo", "out"][..],
+            &["average", "x", format, "model.safetensors"],
+            &["quantize", format, "-o", "x"],
+        ] {
+            let (code, _, err) = run(arguments);
+            assert!(code == Some(2) && err.contains("use the file that it read"), "{arguments:?}: {err}");
+        }
+    }
+    let (code, _, err) = run(&["quantize", "model.safetensors", "-o", "model.safetensors"]);
+    assert!(code == Some(2) && err.contains("found the input"), "{err}");
+    let (code, _, err) = run(&["quantize", "sound.wav", "-o", "x"]);
+    assert!(code == Some(2) && err.starts_with("error: checkpoint sound.wav: "), "{err}");
+    assert_eq!(leftovers(&folder), [] as [std::path::PathBuf; 0]);
+}

@@ -17,24 +17,40 @@ const ROW_TOLERANCE: Tolerance = Tolerance::Absolute(5e-5);
 const BF16_TOLERANCE: Tolerance = Tolerance::Absolute(0.25);
 /// Limit of the root mean square of the errors in bf16.
 const BF16_RMS_TOLERANCE: Tolerance = Tolerance::Absolute(0.04);
+/// Tolerance with 8-bit blocks.
+const Q8_TOLERANCE: Tolerance = Tolerance::Absolute(0.6);
+/// Limit of the errors with 8-bit blocks relative to the rows.
+///
+/// Both are root mean squares.
+const Q8_RELATIVE_TOLERANCE: Tolerance = Tolerance::Absolute(0.06);
 
 /// Compares the rows of packed encoders in all variants.
 pub(super) fn compare(check: &mut NemoCheck) -> Result<(), RunError> {
     let (nemo, case) = (NemoModel::read(check)?, NemoCase::read(check)?);
     let config = nemo.encoder_config();
-    for (format, tolerance) in [(NumberFormat::F32, ROW_TOLERANCE), (NumberFormat::Bf16, BF16_TOLERANCE)] {
+    for (format, tolerance) in [
+        (NumberFormat::F32, ROW_TOLERANCE),
+        (NumberFormat::Bf16, BF16_TOLERANCE),
+        (NumberFormat::Q8, Q8_TOLERANCE),
+    ] {
         let encoder = packed_encoder(&nemo, &config, format)?;
         let utterances = utterances(&case)?;
         let utterances: Vec<&[f32]> = utterances.iter().map(Vec::as_slice).collect();
         let encoded = encoder.encode(&utterances)?;
         check.expect_equal("enc_len", &encoded.lengths, &case.row_counts);
         compare_rows(check, &case, "enc", &encoded.rows, tolerance)?;
-        if format == NumberFormat::Bf16 {
+        if format != NumberFormat::F32 {
             let stored = stored_rows(case.tensor("enc")?, &case.row_counts).concat();
             let squares =
                 encoded.rows.iter().zip(&stored).map(|(&x, stored)| (f64::from(x) - stored).powi(2));
             let rms = (squares.sum::<f64>() / stored.len() as f64).sqrt();
-            check.compare("root mean square error in bf16", &[rms], &[0.0], BF16_RMS_TOLERANCE);
+            let norm = (stored.iter().map(|x| x * x).sum::<f64>() / stored.len() as f64).sqrt();
+            match format {
+                NumberFormat::Q8 => {
+                    check.compare("relative error in q8", &[rms / norm], &[0.0], Q8_RELATIVE_TOLERANCE);
+                }
+                _ => check.compare("root mean square error in bf16", &[rms], &[0.0], BF16_RMS_TOLERANCE),
+            }
         }
         let mut alone = Vec::new();
         for frames in &utterances {
@@ -63,7 +79,7 @@ pub(super) fn packed_encoder(
     let encoder = PackedFastConformer::new(config, input_width, format, &mut |name| {
         let variable = variables.get(name);
         let variable = variable.ok_or_else(|| model::Error::shape(name, "a weight", "none"))?;
-        Ok(model::tensors::to_vec(variable)?)
+        Ok(model::tensors::to_vec(variable)?.into())
     })?;
     Ok(Arc::new(encoder))
 }

@@ -1,25 +1,30 @@
-//! Packed operands whose number format is selected at run time: `f32` or bf16.
+//! Packed operands whose number format is selected at run time: `f32`, bf16 or 8-bit blocks.
 //!
 //! A weight is packed once as right operand; rows are packed as left operand by parallel tasks, one
-//! tile of rows and steps each. Sums are `f32` in both formats. The bits of an element depend only
+//! tile of rows and steps each. Sums are `f32` in all formats. The bits of an element depend only
 //! on its row and its column, not on other rows and columns.
 //!
 //! ```text
 //! left   micro-panels of MR rows      [panel][step][row]      MR: as equal as possible, at most 14
 //! right  micro-panels of NR columns   [panel][step][column]
 //! bf16   tiles of 16 rows or columns by 32 steps, see `bf16.rs`
+//! q8     blocks of 32 steps of a row, or of 32 columns, see `q8.rs`
 //! ```
 mod product;
 #[cfg(test)]
 mod tests;
+mod tiles;
 
 pub use product::{RightPart, SumOrder, multiply};
+pub use tiles::{OperandTileMut, OperandTilesMut};
+use tiles::{TileShape, TilesOfWords};
 
 use super::bf16::{BLOCK_SIDE, DEPTH, TILE_SIDE, Tile};
+use super::q8::matrix::QuantizedMatrix;
+use super::q8::{self, ColumnBlock, RowBlock};
 use super::{Operand, OperandSource};
-use crate::simd::{Bf16, SimdLevel};
-use crate::tiles::TilesMut;
-use crate::{AlignedVec, Parts, Real, ScratchReq, TileMut, Tiling, View, par_for, tiles_mut};
+use crate::simd::{Int8, SimdLevel};
+use crate::{AlignedVec, Real, ScratchReq, Tiling, View, par_for, parts_mut, tiles_mut};
 
 /// Columns and steps of a right part begin at multiples of this.
 pub const PART_MULTIPLE: usize = 32;
@@ -34,17 +39,31 @@ pub enum NumberFormat {
     F32,
     /// bf16, rounded to nearest even.
     Bf16,
+    /// 8-bit blocks of 32 steps with a scale: weights in f16, rows in `f32`.
+    Q8,
+}
+
+impl NumberFormat {
+    /// Returns the name: `f32`, `bf16` or `q8`.
+    pub fn name(self) -> &'static str {
+        match self {
+            NumberFormat::F32 => "f32",
+            NumberFormat::Bf16 => "bf16",
+            NumberFormat::Q8 => "q8",
+        }
+    }
 }
 
 impl std::str::FromStr for NumberFormat {
     type Err = String;
 
-    /// Parses `f32` or `bf16`.
+    /// Parses `f32`, `bf16` or `q8`.
     fn from_str(name: &str) -> Result<Self, String> {
         match name {
             "f32" => Ok(NumberFormat::F32),
             "bf16" => Ok(NumberFormat::Bf16),
-            _ => Err(format!("expected f32 or bf16, found {name}")),
+            "q8" => Ok(NumberFormat::Q8),
+            _ => Err(format!("expected f32, bf16 or q8, found {name}")),
         }
     }
 }
@@ -66,14 +85,18 @@ pub struct PackedOperand {
 enum Words {
     F32(AlignedVec<f32>),
     Bf16(Vec<Tile>),
+    Q8Rows(Vec<RowBlock>),
+    Q8Columns(Vec<ColumnBlock>),
 }
 
 impl PackedOperand {
     /// Creates an empty operand.
     pub fn new(format: NumberFormat, operand: Operand) -> Self {
-        let words = match format {
-            NumberFormat::F32 => Words::F32(AlignedVec::default()),
-            NumberFormat::Bf16 => Words::Bf16(Vec::new()),
+        let words = match (format, operand) {
+            (NumberFormat::F32, _) => Words::F32(AlignedVec::default()),
+            (NumberFormat::Bf16, _) => Words::Bf16(Vec::new()),
+            (NumberFormat::Q8, Operand::Left) => Words::Q8Rows(Vec::new()),
+            (NumberFormat::Q8, Operand::Right) => Words::Q8Columns(Vec::new()),
         };
         Self { words, operand, len: 0, depth: 0, panel_width: 1 }
     }
@@ -90,12 +113,28 @@ impl PackedOperand {
         packed
     }
 
+    /// Packs rows of a quantized matrix as columns of a right operand.
+    pub fn from_quantized_rows(matrix: &QuantizedMatrix) -> Self {
+        let mut packed = Self::new(NumberFormat::Q8, Operand::Right);
+        packed.resize(matrix.rows(), matrix.columns());
+        let panel_blocks = packed.panel_words();
+        if let Words::Q8Columns(blocks) = &mut packed.words {
+            let count = matrix.rows().div_ceil(q8::PANEL_COLUMNS) * panel_blocks;
+            par_for(parts_mut(&mut blocks[..count], panel_blocks), |panel, blocks| {
+                q8::pack_quantized(Int8::best(), matrix, panel * q8::PANEL_COLUMNS, blocks);
+            });
+        }
+        packed
+    }
+
     /// Sets the sizes; the contents are unspecified then.
     pub fn resize(&mut self, len: usize, depth: usize) {
         (self.len, self.depth) = (len, depth);
         self.panel_width = match (&self.words, self.operand) {
             (Words::Bf16(_), _) => TILE_SIDE,
             (Words::F32(_), operand) => f32_panel_width(operand, len),
+            (Words::Q8Rows(_), _) => 1,
+            (Words::Q8Columns(_), _) => q8::PANEL_COLUMNS,
         };
         let words = self.panels() * self.panel_words();
         match &mut self.words {
@@ -103,6 +142,8 @@ impl PackedOperand {
             Words::Bf16(buffer) => {
                 crate::ensure_len(buffer, words, Tile([0; TILE_SIDE * DEPTH]));
             }
+            Words::Q8Rows(buffer) => crate::ensure_len(buffer, words, RowBlock::ZERO),
+            Words::Q8Columns(buffer) => crate::ensure_len(buffer, words, ColumnBlock::ZERO),
         }
     }
 
@@ -152,6 +193,7 @@ impl PackedOperand {
         match self.words {
             Words::F32(_) => NumberFormat::F32,
             Words::Bf16(_) => NumberFormat::Bf16,
+            Words::Q8Rows(_) | Words::Q8Columns(_) => NumberFormat::Q8,
         }
     }
 
@@ -160,6 +202,8 @@ impl PackedOperand {
         match self.words {
             Words::F32(_) => self.panel_width,
             Words::Bf16(_) => BLOCK_SIDE,
+            Words::Q8Rows(_) => q8::MAX_ROWS,
+            Words::Q8Columns(_) => q8::PANEL_COLUMNS,
         }
     }
 
@@ -174,13 +218,23 @@ impl PackedOperand {
                 let panels = 2 * len.div_ceil(BLOCK_SIDE);
                 ScratchReq::new::<Tile>(panels.saturating_mul(depth.div_ceil(DEPTH)))
             }
+            NumberFormat::Q8 => {
+                let blocks = depth.div_ceil(q8::BLOCK_STEPS);
+                match operand {
+                    Operand::Left => ScratchReq::new::<RowBlock>(len.saturating_mul(blocks)),
+                    Operand::Right => {
+                        let panels = len.div_ceil(q8::PANEL_COLUMNS);
+                        ScratchReq::new::<ColumnBlock>(panels.saturating_mul(blocks))
+                    }
+                }
+            }
         }
     }
 
     fn panels(&self) -> usize {
         match self.words {
-            Words::F32(_) => self.len.div_ceil(self.panel_width),
             Words::Bf16(_) => 2 * self.len.div_ceil(BLOCK_SIDE),
+            _ => self.len.div_ceil(self.panel_width),
         }
     }
 
@@ -189,6 +243,7 @@ impl PackedOperand {
         match self.words {
             Words::F32(_) => self.panel_width * self.depth,
             Words::Bf16(_) => self.depth.div_ceil(DEPTH),
+            Words::Q8Rows(_) | Words::Q8Columns(_) => self.depth.div_ceil(q8::BLOCK_STEPS),
         }
     }
 
@@ -218,19 +273,23 @@ impl PackedOperand {
         let (panel_width, depth, operand) = (self.panel_width, self.depth, self.operand);
         let columns = self.panel_words().max(1);
         let shape = TileShape { panel_width, operand };
-        match &mut self.words {
-            Words::F32(buffer) => {
-                let width = (steps.min(depth.max(1)) * panel_width).max(1);
-                let tiling = Tiling { rows: panels, planes: 1, columns, width };
-                OperandTilesMut { shape, words: TilesOfWords::F32(tiles_mut(&mut buffer[words], tiling)) }
-            }
-            Words::Bf16(buffer) => {
-                let tiling = Tiling { rows: panels, planes: 1, columns, width: steps.div_ceil(DEPTH) };
-                OperandTilesMut { shape, words: TilesOfWords::Bf16(tiles_mut(&mut buffer[words], tiling)) }
-            }
-        }
+        // Tiles of bf16 and blocks of 8-bit numbers have the same number of steps.
+        let width = match &self.words {
+            Words::F32(_) => (steps.min(depth.max(1)) * panel_width).max(1),
+            _ => steps.div_ceil(q8::BLOCK_STEPS),
+        };
+        let tiling = Tiling { rows: panels, planes: 1, columns, width };
+        let words = match &mut self.words {
+            Words::F32(buffer) => TilesOfWords::F32(tiles_mut(&mut buffer[words], tiling)),
+            Words::Bf16(buffer) => TilesOfWords::Bf16(tiles_mut(&mut buffer[words], tiling)),
+            Words::Q8Rows(buffer) => TilesOfWords::Q8Rows(tiles_mut(&mut buffer[words], tiling)),
+            Words::Q8Columns(buffer) => TilesOfWords::Q8Columns(tiles_mut(&mut buffer[words], tiling)),
+        };
+        OperandTilesMut { shape, words }
     }
 }
+
+const _: () = assert!(DEPTH == q8::BLOCK_STEPS && PART_MULTIPLE == q8::BLOCK_STEPS);
 
 /// Returns the rows or columns of an `f32` micro-panel; few rows are divided evenly.
 fn f32_panel_width(operand: Operand, len: usize) -> usize {
@@ -238,95 +297,5 @@ fn f32_panel_width(operand: Operand, len: usize) -> usize {
     match operand {
         Operand::Left => len.div_ceil(len.div_ceil(max_rows).max(1)).max(1),
         Operand::Right => columns,
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-struct TileShape {
-    panel_width: usize,
-    operand: Operand,
-}
-
-/// Tiles of an operand, the parts of [`par_for`]; see [`PackedOperand::tiles_mut`].
-#[derive(Debug)]
-pub struct OperandTilesMut<'a> {
-    shape: TileShape,
-    words: TilesOfWords<'a>,
-}
-
-#[derive(Debug)]
-enum TilesOfWords<'a> {
-    F32(TilesMut<'a, f32>),
-    Bf16(TilesMut<'a, Tile>),
-}
-
-/// A tile of an operand that one task packs.
-#[derive(Debug)]
-pub struct OperandTileMut<'a> {
-    shape: TileShape,
-    words: TileOfWords<'a>,
-}
-
-#[derive(Debug)]
-enum TileOfWords<'a> {
-    F32(TileMut<'a, f32>),
-    Bf16(TileMut<'a, Tile>),
-}
-
-#[allow(unsafe_code)]
-// SAFETY: tiles of different indices are different tiles of `TilesMut`.
-unsafe impl<'a> Parts for OperandTilesMut<'a> {
-    type Part = OperandTileMut<'a>;
-
-    fn count(&self) -> usize {
-        match &self.words {
-            TilesOfWords::F32(tiles) => tiles.count(),
-            TilesOfWords::Bf16(tiles) => tiles.count(),
-        }
-    }
-
-    unsafe fn part(&self, index: usize) -> OperandTileMut<'a> {
-        // SAFETY: guaranteed by the caller.
-        let words = unsafe {
-            match &self.words {
-                TilesOfWords::F32(tiles) => TileOfWords::F32(tiles.part(index)),
-                TilesOfWords::Bf16(tiles) => TileOfWords::Bf16(tiles.part(index)),
-            }
-        };
-        OperandTileMut { shape: self.shape, words }
-    }
-}
-
-impl OperandTileMut<'_> {
-    /// Packs a matrix that covers the rows and steps of the tile; padding is 0.
-    pub fn pack(&mut self, view: View<f32>) {
-        self.pack_from(view, 0, 0);
-    }
-
-    /// Packs a part of a matrix, from a row or column on.
-    fn pack_from(&mut self, view: View<f32>, first: usize, first_step: usize) {
-        let TileShape { panel_width, operand } = self.shape;
-        let source = OperandSource::new(view, operand);
-        let len = source.sizes().0;
-        match &mut self.words {
-            TileOfWords::F32(tile) => {
-                for panel in 0..tile.rows() {
-                    let start = (first + panel * panel_width, first_step);
-                    if start.0 < len {
-                        f32::pack_panel(SimdLevel::best(), &source, start, panel_width, tile.row(panel, 0));
-                    }
-                }
-            }
-            TileOfWords::Bf16(tile) => {
-                for panel in 0..tile.rows() {
-                    let first = first + panel * TILE_SIDE;
-                    for (index, words) in tile.row(panel, 0).iter_mut().enumerate() {
-                        let step = first_step + index * DEPTH;
-                        let position = if source.steps_are_rows { (step, first) } else { (first, step) };
-                        f32::pack_tile(Bf16::best(), &source, position, operand, words);
-                    }
-                }
-            }
-        }
     }
 }

@@ -175,3 +175,23 @@ impl FastConformerEncoder {
         footprint::peak_bytes(layers.fold(total, footprint::chain))
     }
 }
+
+/// Returns whether a parameter is the weight of a linear layer.
+///
+/// The subsampling is not included. These are almost all weights; pointwise convolutions are linear
+/// layers.
+pub(crate) fn is_linear_weight(name: &str) -> bool {
+    const MODULES: [&str; 9] = [
+        "linear1",
+        "linear2",
+        "linear_q",
+        "linear_k",
+        "linear_v",
+        "linear_pos",
+        "linear_out",
+        "pointwise_conv1",
+        "pointwise_conv2",
+    ];
+    let module = name.strip_suffix(".weight").and_then(|name| name.rsplit('.').next());
+    name.starts_with("encoder.layers.") && module.is_some_and(|module| MODULES.contains(&module))
+}

@@ -1,6 +1,8 @@
 //! `InferenceEncoder`: the trait of encoders with packed weights, without candle.
 use std::sync::Arc;
 
+use kernels::packed::QuantizedMatrix;
+
 use super::EncoderStream;
 use crate::Result;
 
@@ -13,8 +15,41 @@ pub struct EncodedRows {
     pub lengths: Vec<usize>,
 }
 
+/// The values of a parameter, as they are stored.
+#[derive(Debug, Clone, PartialEq)]
+pub enum WeightValues {
+    /// Numbers.
+    F32(Vec<f32>),
+    /// 8-bit blocks; the rows are those of the first axis.
+    Q8(QuantizedMatrix),
+}
+
+impl From<Vec<f32>> for WeightValues {
+    fn from(values: Vec<f32>) -> Self {
+        WeightValues::F32(values)
+    }
+}
+
+impl WeightValues {
+    /// Returns the numbers; those that blocks represent have no further rounding.
+    pub fn into_f32(self) -> Vec<f32> {
+        match self {
+            WeightValues::F32(values) => values,
+            WeightValues::Q8(matrix) => matrix.dequantize(),
+        }
+    }
+
+    /// Returns the number of values.
+    pub fn count(&self) -> usize {
+        match self {
+            WeightValues::F32(values) => values.len(),
+            WeightValues::Q8(matrix) => matrix.values().len(),
+        }
+    }
+}
+
 /// Returns the values of a parameter by its full name.
-pub type ReadTensor<'a> = dyn FnMut(&str) -> Result<Vec<f32>> + 'a;
+pub type ReadTensor<'a> = dyn FnMut(&str) -> Result<WeightValues> + 'a;
 
 /// An encoder for inference: it owns its weights, packed for products.
 ///

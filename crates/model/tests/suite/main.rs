@@ -11,4 +11,5 @@ mod mlperf;
 mod mutants;
 mod packed_encoders;
 mod pretrained_models;
+mod quantized_checkpoints;
 mod rows;

@@ -52,7 +52,7 @@ ConfidenceMeasure = Literal[
 ]
 """Confidence of a token from the distribution over all classes, arXiv 2212.08703."""
 WordConfidence = Literal["min", "mean", "max", "product"]
-EncoderFormat = Literal["f32", "bf16"]
+EncoderFormat = Literal["f32", "bf16", "q8"]
 """Number format of an encoder's weights and products."""
 
 _RECORDINGS_PER_BATCH = 16
@@ -216,7 +216,7 @@ class Recognizer:
         omit_special: bool = False,
         channel: int | None = None,
         resample: bool = False,
-        encoder_format: EncoderFormat = "f32",
+        encoder_format: EncoderFormat | None = None,
         long: float = 60.0,
         window: float = 20.0,
         overlap: float | None = None,
@@ -260,7 +260,8 @@ class Recognizer:
             omit_special: Leaves special words such as ``<unk>`` out of texts.
             channel: Channel of files with several, from 1; None averages all.
             resample: Converts other sample rates, which are errors otherwise.
-            encoder_format: ``bf16`` halves the memory of FastConformer encoders.
+            encoder_format: ``bf16`` halves the memory of FastConformer encoders, ``q8`` needs little more than a
+                quarter; by default that of the checkpoint.
             long: Seconds from which recordings are processed in parts, in constant memory.
             window: Seconds of the windows of long recordings and streams (bidirectional models).
             overlap: Seconds of overlap of the windows; a quarter of ``window``, at most 5, if None.
@@ -298,7 +299,7 @@ class Recognizer:
             "omit_special": _flag("omit_special", omit_special),
             "channel": _optional(_count, "channel", channel, 1, 2**32 - 1),
             "resample": _flag("resample", resample),
-            "encoder_format": _choice("encoder_format", encoder_format, EncoderFormat),
+            "encoder_format": None if encoder_format is None else _choice("encoder_format", encoder_format, EncoderFormat),
             "long": _number("long", long, 0.0, _MAX_SECONDS),
             "window": _number("window", window, 0.0, 3600.0),
             "overlap": _optional(_number, "overlap", overlap, 0.0, _MAX_SECONDS),

@@ -1,8 +1,9 @@
 //! Products of packed operands, or of parts of them.
 use super::{PART_MULTIPLE, PackedOperand, Words};
 use crate::packed::bf16::{DEPTH, TILE_SIDE, TilePanels};
+use crate::packed::q8::{self, Blocks, PANEL_COLUMNS};
 use crate::packed::{Operand, OutputTile, RightPanels};
-use crate::simd::{Bf16, SimdLevel};
+use crate::simd::{Bf16, Int8, SimdLevel};
 use crate::{Accumulate, Real, ViewMut};
 
 /// Steps of a block, whose operands stay in the caches.
@@ -90,6 +91,13 @@ pub fn multiply(
             let right_tiles = TilePanels { tiles: &columns[first_tile..], panel_stride: right_stride };
             let operands = (left_tiles, right_tiles);
             f32::bf16_product(Bf16::best(), out, operands, (left_stride, order), accumulate);
+        }
+        (Words::Q8Rows(rows), Words::Q8Columns(columns)) => {
+            let (count, stride) = (left.panel_words(), operand.panel_words());
+            let left = Blocks { blocks: &rows[first_row * count..], stride: count };
+            let first = first_column / PANEL_COLUMNS * stride + first_step / q8::BLOCK_STEPS;
+            let right = Blocks { blocks: &columns[first..], stride };
+            q8::product(Int8::best(), out, left, right, count, accumulate);
         }
         _ => panic!("product of parts: operands of different formats"),
     }

@@ -3,14 +3,26 @@ use super::*;
 use crate::packed::check::synthetic;
 use crate::{Accumulate, ViewMut};
 
-fn rounded(format: NumberFormat, x: f32) -> f64 {
-    match format {
-        NumberFormat::F32 => f64::from(x),
-        NumberFormat::Bf16 => {
-            let bits = x.to_bits();
-            f64::from(f32::from_bits(bits.wrapping_add(0x7fff + (bits >> 16 & 1)) & 0xffff_0000))
+const FORMATS: [NumberFormat; 3] = [NumberFormat::F32, NumberFormat::Bf16, NumberFormat::Q8];
+
+/// Returns the numbers that packed rows of `steps` values represent.
+fn rounded(format: NumberFormat, operand: Operand, values: &[f32], steps: usize) -> Vec<f64> {
+    let block = |block: &[f32]| -> Vec<f32> {
+        let max = block.iter().fold(0.0f32, |max, x| max.max(x.abs()));
+        block.iter().map(|x| (x * (127.0 / max)).round_ties_even() * (max / 127.0)).collect()
+    };
+    let rounded: Vec<f32> = match (format, operand) {
+        (NumberFormat::F32, _) => values.to_vec(),
+        (NumberFormat::Bf16, _) => {
+            let round = |bits: u32| bits.wrapping_add(0x7fff + (bits >> 16 & 1)) & 0xffff_0000;
+            values.iter().map(|x| f32::from_bits(round(x.to_bits()))).collect()
         }
-    }
+        (NumberFormat::Q8, Operand::Left) => {
+            values.chunks(steps).flat_map(|row| row.chunks(32).flat_map(block)).collect()
+        }
+        (NumberFormat::Q8, Operand::Right) => QuantizedMatrix::quantize(values, steps).unwrap().dequantize(),
+    };
+    rounded.into_iter().map(f64::from).collect()
 }
 
 /// Packs rows by tiles, in tasks.
@@ -35,7 +47,7 @@ fn packed_by_tiles(
 
 #[test]
 fn products_of_parts_equal_plain_loops() {
-    for format in [NumberFormat::F32, NumberFormat::Bf16] {
+    for format in FORMATS {
         for (rows, depth, columns) in [
             (1, 1, 1),
             (2, 40, 70),
@@ -48,6 +60,8 @@ fn products_of_parts_equal_plain_loops() {
             let x: Vec<f32> = synthetic(rows * depth, 1);
             let w: Vec<f32> = synthetic(columns * (depth + 32), 2);
             let left = packed_by_tiles(format, &x, rows, depth, if depth > 64 { 64 } else { depth });
+            let rounded_x = rounded(format, Operand::Left, &x, depth);
+            let rounded_w = rounded(format, Operand::Right, &w, depth + 32);
             // Steps 32.. of a deeper weight [O, I].
             let right = PackedOperand::packed(
                 format,
@@ -71,8 +85,8 @@ fn products_of_parts_equal_plain_loops() {
                 for (i, row) in out.chunks(count + 3).enumerate() {
                     for (j, actual) in row.iter().enumerate() {
                         let term = |k: usize| {
-                            rounded(format, x[(first_row + i) * depth + k])
-                                * rounded(format, w[(first_column + j) * (depth + 32) + 32 + k])
+                            rounded_x[(first_row + i) * depth + k]
+                                * rounded_w[(first_column + j) * (depth + 32) + 32 + k]
                         };
                         let expected = 7.0 + if j < count { (0..depth).map(term).sum() } else { 0.0 };
                         let error = (f64::from(*actual) - expected).abs();
@@ -92,7 +106,7 @@ fn products_of_parts_equal_plain_loops() {
 fn bits_do_not_depend_on_other_rows_nor_on_leading_zeros() {
     let (rows, depth, columns) = (31, 700, 50);
     let (x, w): (Vec<f32>, Vec<f32>) = (synthetic(rows * depth, 3), synthetic(columns * depth, 4));
-    for format in [NumberFormat::F32, NumberFormat::Bf16] {
+    for format in FORMATS {
         let right = PackedOperand::packed(format, Operand::Right, View::new(&w, columns, depth).transposed());
         let product = |rows: &[f32], depth: usize, right: RightPart, order: SumOrder| {
             let count = rows.len() / depth;
@@ -126,7 +140,7 @@ fn bits_do_not_depend_on_other_rows_nor_on_leading_zeros() {
 fn columns_are_packed_in_several_calls() {
     let (depth, columns) = (20, 150);
     let w: Vec<f32> = synthetic(columns * depth, 5);
-    for format in [NumberFormat::F32, NumberFormat::Bf16] {
+    for format in FORMATS {
         let mut right = PackedOperand::new(format, Operand::Right);
         right.resize(columns, depth);
         for first in [0, 64, 128] {

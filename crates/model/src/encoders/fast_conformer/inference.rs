@@ -1,9 +1,13 @@
-//! `PackedFastConformer`: fast inference with packed weights, in `f32` or bf16.
+//! `PackedFastConformer`: fast inference with packed weights, in `f32`, bf16 or q8.
 //!
 //! Rows of all utterances follow each other without padding. Each module processes blocks of rows:
 //! products are parallel over rows and columns, and their results are finished (bias, activation,
 //! packing for the next product) while they are in the cache. The bits of a row depend only on its
 //! utterance: they are the same for every number of threads, and alone or in a batch.
+//!
+//! In q8, linear layers multiply 8-bit blocks. Products of attention and convolutions of the
+//! subsampling are in bf16 if the processor has instructions for it, otherwise in `f32`; norms,
+//! biases and depthwise convolutions are in `f32`.
 //!
 //! Memory in addition to the weights, for T rows of width W in all utterances:
 //!

@@ -28,7 +28,7 @@ const KEYS_PER_QUERY: usize = 4;
 pub(super) fn queries_per_tile(format: NumberFormat) -> usize {
     match format {
         NumberFormat::F32 => 28,
-        NumberFormat::Bf16 => 32,
+        NumberFormat::Bf16 | NumberFormat::Q8 => 32,
     }
 }
 
@@ -37,8 +37,11 @@ pub(super) fn queries_per_tile(format: NumberFormat) -> usize {
 pub(super) struct HeadParameters {
     pub heads: usize,
     pub width: usize,
+    /// Number format of scores and values.
     pub format: NumberFormat,
     pub limits: AttentionLimits,
+    /// Factor of the queries, in addition to that of their weight.
+    pub query_scale: f32,
     /// The scaled biases of queries for keys, u, and for positions, v; `[W]` each.
     pub query_biases: [Vec<f32>; 2],
 }
@@ -205,6 +208,7 @@ impl HeadParameters {
             let queries = TileQueries {
                 values: &rows.queries[start * rows.query_stride + column..],
                 stride: rows.query_stride,
+                scale: self.query_scale,
                 first,
                 count,
             };
@@ -284,7 +288,7 @@ impl HeadParameters {
         let view = ViewMut::new(out, count, head_width);
         let order = match self.format {
             NumberFormat::F32 => SumOrder::Sequential,
-            NumberFormat::Bf16 => SumOrder::Blocked,
+            NumberFormat::Bf16 | NumberFormat::Q8 => SumOrder::Blocked,
         };
         multiply(view, (packed, 0), part, order, Accumulate::Replace);
         for (row, inverse_sum) in out.chunks_exact_mut(head_width).zip(inverse_sums) {
@@ -318,6 +322,7 @@ impl HeadParameters {
 struct TileQueries<'a> {
     values: &'a [f32],
     stride: usize,
+    scale: f32,
     /// The position of the first query.
     first: usize,
     count: usize,
@@ -327,7 +332,9 @@ impl TileQueries<'_> {
     fn add_bias(&self, bias: &[f32], out: &mut [f32]) {
         for (index, out) in out.chunks_exact_mut(bias.len()).enumerate() {
             let query = &self.values[index * self.stride..][..bias.len()];
-            out.iter_mut().zip(query.iter().zip(bias)).for_each(|(out, (q, bias))| *out = q + bias);
+            out.iter_mut()
+                .zip(query.iter().zip(bias))
+                .for_each(|(out, (q, bias))| *out = q * self.scale + bias);
         }
     }
 }

@@ -5,9 +5,9 @@
 use std::ops::Range;
 
 use super::attention::HeadParameters;
-use super::linear::{PackedLinear, interleave_gates};
+use super::linear::{PackedLinear, interleave_gate_rows, interleave_gates};
 use super::positions::PositionProjection;
-use super::weights::{NormWeights, WeightReader};
+use super::weights::{LinearWeight, NormWeights, WeightReader, unquantized};
 use crate::encoders::fast_conformer::{ConvolutionNorm, FastConformerEncoderConfig};
 use crate::{Error, Result};
 use layers::depthwise::transpose_weight;
@@ -36,7 +36,7 @@ pub(super) struct PackedFeedForward {
 #[derive(Debug)]
 pub(super) struct PackedAttention {
     pub norm: NormWeights,
-    /// Queries, which are scaled and have no bias, keys and values.
+    /// Queries without bias, keys and values; queries are scaled, except in q8.
     pub qkv: PackedLinear,
     pub heads: HeadParameters,
     pub positions: PositionProjection,
@@ -109,10 +109,10 @@ fn read_linear(
     [outputs, inputs]: [usize; 2],
     factor: f32,
 ) -> Result<PackedLinear> {
-    let mut weight = reader.read(&format!("{name}.weight"), outputs * inputs)?;
+    let weight = reader.read_linear(&format!("{name}.weight"), [outputs, inputs])?;
     let mut bias = reader.read_bias(name, outputs)?;
-    weight.iter_mut().chain(&mut bias).for_each(|value| *value *= factor);
-    PackedLinear::new(name, reader.format, &weight, inputs, bias)
+    bias.iter_mut().for_each(|value| *value *= factor);
+    PackedLinear::from_weight(name, reader.format, weight, inputs, (factor, bias))
 }
 
 impl PackedAttention {
@@ -123,16 +123,19 @@ impl PackedAttention {
         let norm = reader.read_norm(&format!("{layer}.norm_self_att"), width)?;
         let name = |part: &str| format!("{layer}.self_attn.{part}");
         // Query biases are added with u and v, after the product.
-        let mut weight = reader.read(&name("linear_q.weight"), width * width)?;
-        weight.iter_mut().for_each(|value| *value = scaled(f64::from(*value)));
+        let mut weight = reader.read_linear(&name("linear_q.weight"), [width, width])?;
+        let mut query_scale = scale as f32;
+        if let LinearWeight::Values(values) = &mut weight {
+            values.iter_mut().for_each(|value| *value = scaled(f64::from(*value)));
+            query_scale = 1.0;
+        }
         let query_bias = reader.read_bias(&name("linear_q"), width)?;
         let mut bias = if reader.has_bias { vec![0.0; width] } else { Vec::new() };
         for part in ["linear_k", "linear_v"] {
-            weight.extend(reader.read(&name(&format!("{part}.weight")), width * width)?);
+            weight.append(reader.read_linear(&name(&format!("{part}.weight")), [width, width])?);
             bias.extend(reader.read_bias(&name(part), width)?);
         }
-        let qkv = PackedLinear::new("linear_qkv", reader.format, &weight, width, bias)?;
-        drop(weight);
+        let qkv = PackedLinear::from_weight("linear_qkv", reader.format, weight, width, (1.0, bias))?;
         let mut query_biases = [Vec::new(), Vec::new()];
         for (biases, part) in query_biases.iter_mut().zip(["pos_bias_u", "pos_bias_v"]) {
             let values = reader.read(&name(part), width)?;
@@ -142,10 +145,10 @@ impl PackedAttention {
             });
             *biases = sums.collect();
         }
-        let (heads, format, limits) = (config.heads, reader.format, config.attention);
+        let (heads, format, limits) = (config.heads, unquantized(reader.format), config.attention);
         let positions = PositionProjection::new(layer, heads, width, reader)?;
         let out = read_linear(reader, &name("linear_out"), [width, width], 1.0)?;
-        let heads = HeadParameters { heads, width, format, limits, query_biases };
+        let heads = HeadParameters { heads, width, format, limits, query_scale, query_biases };
         Ok(PackedAttention { norm, qkv, heads, positions, out })
     }
 }
@@ -155,11 +158,10 @@ impl PackedConvolution {
         let width = config.width;
         let norm = reader.read_norm(&format!("{layer}.norm_conv"), width)?;
         let name = format!("{layer}.conv.pointwise_conv1");
-        let weight = reader.read(&format!("{name}.weight"), 2 * width * width)?;
-        let weight = interleave_gates(&weight, width);
+        let weight = reader.read_linear(&format!("{name}.weight"), [2 * width, width])?;
+        let weight = interleave_gate_rows(weight, width);
         let bias = interleave_gates(&reader.read_bias(&name, 2 * width)?, 1);
-        let gated = PackedLinear::new(&name, reader.format, &weight, width, bias)?;
-        drop(weight);
+        let gated = PackedLinear::from_weight(&name, reader.format, weight, width, (1.0, bias))?;
         let depthwise = DepthwiseFilter::new(config, &format!("{layer}.conv"), reader)?;
         let out = read_linear(reader, &format!("{layer}.conv.pointwise_conv2"), [width, width], 1.0)?;
         Ok(PackedConvolution { norm, gated, depthwise, out })

@@ -12,6 +12,7 @@ use kernels::{
     add_relu, add_silu, par_for, parts, tiles_mut,
 };
 
+use super::weights::{LinearWeight, quantize};
 use crate::{Error, Result};
 
 /// Rows of a block of the product, at most; a multiple is rounded down to whole micro-panels.
@@ -40,6 +41,8 @@ pub(super) struct PackedLinear {
     weight: PackedOperand,
     /// Zeros for a layer without bias.
     bias: Vec<f32>,
+    /// Factor of the product; 1 if the weight includes it.
+    factor: f32,
 }
 
 /// A block of a product, `[rows, columns]`.
@@ -60,18 +63,51 @@ impl PackedLinear {
     /// Packs a weight `[O, I]` and a bias `[O]`; no bias if it is empty.
     ///
     /// # Errors
-    /// [`Error::Shape`] if the sizes do not match.
+    /// [`Error::Shape`] if the sizes do not match, or the weight cannot be quantized.
     pub(super) fn new(
         name: &str,
         format: NumberFormat,
         weight: &[f32],
         inputs: usize,
-        mut bias: Vec<f32>,
+        bias: Vec<f32>,
     ) -> Result<Self> {
         let outputs = weight.len() / inputs.max(1);
         if inputs == 0 || outputs == 0 || weight.len() != outputs * inputs {
             return Err(Error::shape(name, format!("rows of {inputs}"), format!("{} values", weight.len())));
         }
+        let view = View::new(weight, outputs, inputs).transposed();
+        let packed = match format {
+            NumberFormat::Q8 => PackedOperand::from_quantized_rows(&quantize(name, weight, inputs)?),
+            format => PackedOperand::packed(format, Operand::Right, view),
+        };
+        Self::from_packed(name, packed, bias, 1.0)
+    }
+
+    /// Packs a weight that was read, multiplied by a factor; the bias includes it.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub(super) fn from_weight(
+        name: &str,
+        format: NumberFormat,
+        weight: LinearWeight,
+        inputs: usize,
+        (factor, bias): (f32, Vec<f32>),
+    ) -> Result<Self> {
+        match weight {
+            LinearWeight::Values(mut values) => {
+                values.iter_mut().for_each(|value| *value *= factor);
+                Self::new(name, format, &values, inputs, bias)
+            }
+            // Blocks have the scales of the file.
+            LinearWeight::Quantized(matrix) => {
+                Self::from_packed(name, PackedOperand::from_quantized_rows(&matrix), bias, factor)
+            }
+        }
+    }
+
+    fn from_packed(name: &str, weight: PackedOperand, mut bias: Vec<f32>, factor: f32) -> Result<Self> {
+        let outputs = weight.len();
         if bias.is_empty() {
             bias = vec![0.0; outputs];
         }
@@ -79,8 +115,7 @@ impl PackedLinear {
             let count = format!("{} values", bias.len());
             return Err(Error::shape(name, format!("a bias of {outputs} values"), count));
         }
-        let view = View::new(weight, outputs, inputs).transposed();
-        Ok(PackedLinear { weight: PackedOperand::packed(format, Operand::Right, view), bias })
+        Ok(PackedLinear { weight, bias, factor })
     }
 
     /// Returns the number of outputs.
@@ -162,7 +197,14 @@ impl PackedLinear {
         let part = RightPart { operand: &self.weight, first_column: 0, first_step: 0 };
         let view = ViewMut::new(out, x.len(), self.outputs());
         multiply(view, (x, 0), part, SumOrder::Blocked, Accumulate::Replace);
+        self.scale(out);
         out.chunks_exact_mut(self.outputs()).for_each(|row| add_relu(row, &self.bias));
+    }
+
+    fn scale(&self, values: &mut [f32]) {
+        if self.factor != 1.0 {
+            values.iter_mut().for_each(|value| *value *= self.factor);
+        }
     }
 
     /// Calls `finish` with each block of `x Wᵀ` and the corresponding part.
@@ -186,6 +228,7 @@ impl PackedLinear {
             let right = RightPart { operand: &self.weight, first_column, first_step: 0 };
             let view = ViewMut::new(values, rows.len(), columns.len());
             multiply(view, (x, first_row), right, SumOrder::Blocked, Accumulate::Replace);
+            self.scale(values);
             finish(Block { values, rows, columns }, part);
         });
     }
@@ -247,6 +290,22 @@ pub(super) fn pack_slice(out: &mut PackedOperand, rows: &[f32], width: usize) {
     par_for((out.tiles_mut(band, width), parts(rows, band * width)), |_, (mut tile, rows)| {
         tile.pack(View::new(rows, rows.len() / width, width));
     });
+}
+
+/// Reorders the rows of a weight as [`interleave_gates`].
+pub(super) fn interleave_gate_rows(weight: LinearWeight, inputs: usize) -> LinearWeight {
+    match weight {
+        LinearWeight::Values(values) => LinearWeight::Values(interleave_gates(&values, inputs)),
+        LinearWeight::Quantized(matrix) => {
+            let width = matrix.rows() / 2;
+            let groups = (0..width).step_by(CHANNELS_PER_GATE_GROUP);
+            let rows = groups.flat_map(|first| {
+                let group = first..width.min(first + CHANNELS_PER_GATE_GROUP);
+                group.clone().chain(width + group.start..width + group.end)
+            });
+            LinearWeight::Quantized(matrix.select_rows(rows))
+        }
+    }
 }
 
 /// Returns the scratch memory of a task, for rows of `width` values.

@@ -13,7 +13,7 @@ use kernels::packed::{NumberFormat, Operand, PackedOperand};
 use kernels::{AlignedVec, ScratchReq, View, items_mut, lock, par_for};
 
 use super::linear::{PackedLinear, TaskScratch, pack_rows};
-use super::weights::WeightReader;
+use super::weights::{WeightReader, unquantized};
 use crate::Result;
 
 /// Distances whose sinusoids are computed directly; the angles between are added.
@@ -91,6 +91,8 @@ impl PositionKeys {
 pub(super) struct PositionProjection {
     linear: PackedLinear,
     heads: usize,
+    /// Number format of the keys.
+    key_format: NumberFormat,
     cached: Mutex<Option<Arc<PositionKeys>>>,
 }
 
@@ -159,9 +161,11 @@ impl PositionProjection {
     /// # Errors
     /// Those of the reader.
     pub(super) fn new(layer: &str, heads: usize, width: usize, reader: &mut WeightReader) -> Result<Self> {
-        let weight = reader.read(&format!("{layer}.self_attn.linear_pos.weight"), width * width)?;
-        let linear = PackedLinear::new("linear_pos", reader.format, &weight, width, Vec::new())?;
-        Ok(PositionProjection { linear, heads, cached: Mutex::new(None) })
+        let weight = reader.read_linear(&format!("{layer}.self_attn.linear_pos.weight"), [width, width])?;
+        let linear =
+            PackedLinear::from_weight("linear_pos", reader.format, weight, width, (1.0, Vec::new()))?;
+        let key_format = unquantized(reader.format);
+        Ok(PositionProjection { linear, heads, key_format, cached: Mutex::new(None) })
     }
 
     /// Returns the keys of at least the range of a table.
@@ -197,7 +201,7 @@ impl PositionProjection {
         let (range, head_width) = (table.range, width / self.heads);
         let mut heads: Vec<PackedOperand> = (0..self.heads)
             .map(|_| {
-                let mut keys = PackedOperand::new(format, Operand::Right);
+                let mut keys = PackedOperand::new(self.key_format, Operand::Right);
                 keys.resize(range.count(), head_width);
                 keys
             })
@@ -239,5 +243,6 @@ pub(super) fn requirement(
         false => packed_rows(DISTANCES_PER_BLOCK),
     };
     let rows = ScratchReq::aligned::<f32>(count.min(DISTANCES_PER_BLOCK) * width);
-    table.and(rows).and(PackedOperand::requirement(format, Operand::Right, count, head_width).times(heads))
+    let keys = PackedOperand::requirement(unquantized(format), Operand::Right, count, head_width);
+    table.and(rows).and(keys.times(heads))
 }

@@ -14,6 +14,7 @@ use super::layer::PackedLayer;
 use super::linear::{pack_rows, pack_slice};
 use super::positions::{DistanceInterval, PositionKeys};
 use super::subsampling::{StageFrames, SubsamplingScratch};
+use super::weights::unquantized;
 use super::workspace::Workspace;
 use crate::encoders::fast_conformer::{AttentionLimits, FastConformerEncoderConfig};
 use crate::encoders::stream::{self, PartSizes};
@@ -85,7 +86,7 @@ impl FastConformerStream {
             return None;
         }
         let width = config.width;
-        let tile = super::attention::queries_per_tile(encoder.format);
+        let tile = super::attention::queries_per_tile(unquantized(encoder.format));
         let range = DistanceInterval {
             min: -((right_rows + chunk_rows + tile) as i64),
             max: (left_rows + chunk_rows + tile) as i64,

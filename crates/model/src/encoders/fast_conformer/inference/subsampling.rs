@@ -14,7 +14,7 @@ use kernels::packed::{NumberFormat, Operand, PackedOperand};
 use kernels::{AlignedVec, ScratchReq, weighted_sum};
 
 use super::linear::PackedLinear;
-use super::weights::WeightReader;
+use super::weights::{WeightReader, unquantized};
 use crate::Result;
 use crate::encoders::fast_conformer::DepthwiseSubsamplingConfig;
 
@@ -93,8 +93,8 @@ impl PackedSubsampling {
             bands.push(config.stage_len(bands[bands.len() - 1]));
         }
         let name = |index: usize, part: &str| format!("encoder.pre_encode.conv.{index}.{part}");
-        let format = reader.format;
-        // Frames are not rounded: the first convolution is in `f32` in both formats.
+        let (format, convolution_format) = (reader.format, unquantized(reader.format));
+        // Frames are not rounded: the first convolution is in `f32` in all formats.
         let weight = reader.read(&name(0, "weight"), channels * TAPS * TAPS)?;
         let bias = reader.read(&name(0, "bias"), channels)?;
         let first = PackedLinear::new("conv.0", NumberFormat::F32, &weight, TAPS * TAPS, bias)?;
@@ -108,7 +108,7 @@ impl PackedSubsampling {
             stages.push(SeparableStage {
                 weight: layers::depthwise::transpose_weight(&weight, TAPS * TAPS),
                 bias,
-                pointwise: PackedLinear::new("conv", format, &matrix, channels, pointwise_bias)?,
+                pointwise: PackedLinear::new("conv", convolution_format, &matrix, channels, pointwise_bias)?,
             });
         }
         // NeMo's inputs are in the order [C, bands].
@@ -279,7 +279,7 @@ impl PackedSubsampling {
 
     /// Returns the memory of a block of `rows` results.
     pub(super) fn requirement(&self, rows: usize) -> ScratchReq {
-        let format = self.out.format();
+        let format = unquantized(self.out.format());
         let mut requirement = ScratchReq::EMPTY;
         let mut results = rows;
         for stage in (0..self.stages()).rev() {

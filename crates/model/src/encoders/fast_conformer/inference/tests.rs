@@ -4,10 +4,11 @@ mod streams;
 
 use std::collections::BTreeMap;
 
-use kernels::packed::NumberFormat;
+use kernels::packed::{NumberFormat, QuantizedMatrix};
 use plain::PlainEncoder;
 
 use super::PackedFastConformer;
+use crate::encoders::WeightValues;
 use crate::encoders::fast_conformer::{
     AttentionLimits, BatchNormMode, ConvolutionNorm, DepthwiseSubsamplingConfig, FastConformerEncoderConfig,
 };
@@ -152,7 +153,7 @@ fn packed(
     weights: &Weights,
     format: NumberFormat,
 ) -> PackedFastConformer {
-    PackedFastConformer::new(config, BANDS, format, &mut |name| Ok(weights[name].clone())).unwrap()
+    PackedFastConformer::new(config, BANDS, format, &mut |name| Ok(weights[name].clone().into())).unwrap()
 }
 
 fn features(seed: u64, frames: usize) -> Vec<f32> {
@@ -194,10 +195,66 @@ fn bf16_rows_are_close() {
     }
 }
 
+/// Returns the ratio of the root mean squares of errors and values.
+fn relative_error(actual: &[f32], expected: &[f32]) -> f64 {
+    assert_eq!(actual.len(), expected.len());
+    let squares = actual.iter().zip(expected).map(|(a, b)| f64::from(a - b).powi(2));
+    let norm: f64 = expected.iter().map(|b| f64::from(*b).powi(2)).sum();
+    (squares.sum::<f64>() / norm).sqrt()
+}
+
+#[test]
+fn q8_rows_are_close() {
+    for config in configs() {
+        let weights = weights(&config);
+        let encoders = [NumberFormat::F32, NumberFormat::Q8].map(|format| packed(&config, &weights, format));
+        let features = features(3, 150);
+        let [exact, rounded] = encoders.map(|encoder| encoder.encode(&[&features]).unwrap().rows);
+        let error = relative_error(&rounded, &exact);
+        assert!(error > 0.0 && error < 0.02, "{config:?}: {error}");
+    }
+}
+
+/// Blocks of a file need no further rounding.
+#[test]
+fn quantized_weights_give_the_bits_of_quantization_at_load() {
+    for config in configs() {
+        let weights = weights(&config);
+        let encoder = packed(&config, &weights, NumberFormat::Q8);
+        let quantized = PackedFastConformer::new(&config, BANDS, NumberFormat::Q8, &mut |name| {
+            quantize(name, &config, &weights)
+        });
+        let features = features(5, 150);
+        let expected = encoder.encode(&[&features]).unwrap();
+        assert!(quantized.unwrap().encode(&[&features]).unwrap() == expected, "{config:?}");
+        // The numbers of blocks are also weights of other formats.
+        let dequantized = PackedFastConformer::new(&config, BANDS, NumberFormat::F32, &mut |name| {
+            quantize(name, &config, &weights)
+        });
+        let rows = dequantized.unwrap().encode(&[&features]).unwrap().rows;
+        assert!(relative_error(&rows, &expected.rows) < 0.02);
+    }
+}
+
+/// Returns the blocks of a linear layer, or other values.
+fn quantize(
+    name: &str,
+    config: &FastConformerEncoderConfig,
+    weights: &Weights,
+) -> crate::Result<WeightValues> {
+    let values = weights[name].clone();
+    let inputs = if name.ends_with("linear2.weight") { config.feed_forward } else { config.width };
+    let is_linear = name.ends_with(".weight") && (name.contains(".linear") || name.contains("pointwise"));
+    Ok(match is_linear {
+        true => WeightValues::Q8(QuantizedMatrix::quantize(&values, inputs).unwrap()),
+        false => values.into(),
+    })
+}
+
 /// The sizes need several tiles, groups and blocks.
 #[test]
 fn bits_do_not_depend_on_the_batch_nor_on_threads() {
-    for format in [NumberFormat::F32, NumberFormat::Bf16] {
+    for format in [NumberFormat::F32, NumberFormat::Bf16, NumberFormat::Q8] {
         for config in configs() {
             let weights = weights(&config);
             let encoder = packed(&config, &weights, format);
@@ -222,7 +279,7 @@ fn invalid_arguments_are_errors() {
     let error = encoder.encode(&[&[0.0; BANDS], &[0.0; BANDS + 1]]).unwrap_err().to_string();
     assert_eq!(error, "utterance 1: expected rows of 13 values, found 14 values");
     weights.get_mut("encoder.layers.1.norm_out.bias").unwrap().pop();
-    let read = &mut |name: &str| Ok(weights[name].clone());
+    let read = &mut |name: &str| Ok(weights[name].clone().into());
     let error = PackedFastConformer::new(&config, BANDS, NumberFormat::F32, read).unwrap_err().to_string();
     assert_eq!(error, "encoder.layers.1.norm_out.bias: expected 12 values, found 11 values");
 }

@@ -1,7 +1,7 @@
 //! `WeightReader`: reads the weights of an encoder by name, one tensor at a time.
-use kernels::packed::NumberFormat;
+use kernels::packed::{NumberFormat, QuantizedMatrix, bf16};
 
-use crate::encoders::ReadTensor;
+use crate::encoders::{ReadTensor, WeightValues};
 use crate::{Error, Result};
 
 /// Reads weights and checks their sizes.
@@ -23,11 +23,32 @@ impl<'a> WeightReader<'a> {
     /// # Errors
     /// Those of the source; [`Error::Shape`] for another number of values.
     pub(super) fn read(&mut self, name: &str, count: usize) -> Result<Vec<f32>> {
+        Ok(self.read_values(name, count)?.into_f32())
+    }
+
+    fn read_values(&mut self, name: &str, count: usize) -> Result<WeightValues> {
         let values = (self.read)(name)?;
-        if values.len() != count {
-            return Err(Error::shape(name, format!("{count} values"), format!("{} values", values.len())));
+        if values.count() != count {
+            return Err(Error::shape(name, format!("{count} values"), format!("{} values", values.count())));
         }
         Ok(values)
+    }
+
+    /// Reads the weight `[outputs, inputs]` of a linear layer.
+    ///
+    /// # Errors
+    /// As [`Self::read`], and as [`quantize`].
+    pub(super) fn read_linear(&mut self, name: &str, [outputs, inputs]: [usize; 2]) -> Result<LinearWeight> {
+        let values = self.read_values(name, outputs * inputs)?;
+        Ok(match (self.format, values) {
+            (NumberFormat::Q8, WeightValues::Q8(matrix)) if matrix.columns() == inputs => {
+                LinearWeight::Quantized(matrix)
+            }
+            (NumberFormat::Q8, values) => {
+                LinearWeight::Quantized(quantize(name, &values.into_f32(), inputs)?)
+            }
+            (_, values) => LinearWeight::Values(values.into_f32()),
+        })
     }
 
     /// Reads the bias of a layer, empty if the layers have none.
@@ -45,6 +66,44 @@ impl<'a> WeightReader<'a> {
     pub(super) fn read_norm(&mut self, name: &str, width: usize) -> Result<NormWeights> {
         let weight = self.read(&format!("{name}.weight"), width)?;
         Ok(NormWeights { weight, bias: self.read(&format!("{name}.bias"), width)? })
+    }
+}
+
+/// The weight of a linear layer before packing.
+pub(super) enum LinearWeight {
+    Values(Vec<f32>),
+    Quantized(QuantizedMatrix),
+}
+
+impl LinearWeight {
+    /// Appends the rows of another weight of the same format.
+    pub(super) fn append(&mut self, other: Self) {
+        match (self, other) {
+            (LinearWeight::Values(values), LinearWeight::Values(other)) => values.extend(other),
+            (LinearWeight::Quantized(matrix), LinearWeight::Quantized(other)) => matrix.append(&other),
+            _ => unreachable!("a reader returns the weights of one format"),
+        }
+    }
+}
+
+/// Quantizes the weight of a linear layer.
+///
+/// # Errors
+/// [`Error::Shape`] for values that are not finite or too large.
+pub(super) fn quantize(name: &str, values: &[f32], inputs: usize) -> Result<QuantizedMatrix> {
+    QuantizedMatrix::quantize(values, inputs).ok_or_else(|| {
+        let max = values.iter().fold(0.0f32, |max, value| if value.abs() <= max { max } else { value.abs() });
+        let expected = format!("rows of {inputs} numbers of at most 8e6, to quantize");
+        Error::shape(name, expected, format!("{} values of at most {max}", values.len()))
+    })
+}
+
+/// Returns the format of products that 8-bit blocks would make inexact: attention and convolutions.
+pub(super) fn unquantized(format: NumberFormat) -> NumberFormat {
+    match format {
+        NumberFormat::Q8 if bf16::is_native() => NumberFormat::Bf16,
+        NumberFormat::Q8 => NumberFormat::F32,
+        format => format,
     }
 }
 

@@ -1,0 +1,57 @@
+//! `panda quantize CHECKPOINT -o OUT`: a smaller checkpoint for recognition.
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use model::CheckpointFile;
+use model::encoders::NumberFormat;
+use training::files::OutputFile;
+
+use crate::error::Result;
+use crate::printing::outln;
+
+/// Arguments of `panda quantize`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// A checkpoint of a FastConformer model, imported or trained
+    #[arg(value_name = "CHECKPOINT")]
+    checkpoint: PathBuf,
+    /// Checkpoint to write
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+    /// Format of the encoder's linear layers: q8 (8-bit blocks) or bf16
+    #[arg(long, value_name = "q8|bf16", default_value = "q8", value_parser = parse_format)]
+    to: NumberFormat,
+}
+
+/// Writes the checkpoint and prints its parts.
+pub(crate) fn run(arguments: &Args) -> Result<ExitCode> {
+    let Args { checkpoint, output, to } = arguments;
+    let output = OutputFile::new(output, &[checkpoint])?;
+    let file = CheckpointFile::open(checkpoint)?;
+    model::quantize(&file, *to, output.path())?;
+    print_parts(&CheckpointFile::open(output.path())?)?;
+    outln!("{}: checkpoint for recognition", output.path().display())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints values and bytes of each part and number format.
+pub(crate) fn print_parts(file: &CheckpointFile) -> Result<()> {
+    outln!("{:<24} {:>6} {:>12} {:>10}", "weights", "format", "values", "MB")?;
+    let parts = file.stored_parts();
+    for part in &parts {
+        let megabytes = part.bytes as f64 / 1e6;
+        outln!("{:<24} {:>6} {:>12} {megabytes:>10.3}", part.name, part.format.name(), part.values)?;
+    }
+    let (values, bytes) = (parts.iter().map(|part| part.values), parts.iter().map(|part| part.bytes));
+    let (values, megabytes) = (values.sum::<usize>(), bytes.sum::<usize>() as f64 / 1e6);
+    outln!("{:<24} {:>6} {values:>12} {megabytes:>10.3}", "total", "")?;
+    Ok(())
+}
+
+fn parse_format(name: &str) -> std::result::Result<NumberFormat, String> {
+    match name {
+        "q8" => Ok(NumberFormat::Q8),
+        "bf16" => Ok(NumberFormat::Bf16),
+        _ => Err("expected q8 or bf16".to_owned()),
+    }
+}

@@ -1,0 +1,68 @@
+//! 8-bit products with the 256-bit dot products of AVX-VNNI.
+//!
+//! The micro-kernel has 3 rows by 4 registers of columns; `f32` sums are in memory.
+#![allow(unsafe_code)]
+use std::arch::x86_64::*;
+
+use super::avx2::add_scaled;
+use super::{BLOCK_STEPS, ColumnBlock, MAX_ROWS, PANEL_COLUMNS, RowBlock, TileRow};
+use crate::simd::AvxVnni;
+
+/// Rows of a micro-kernel, at most.
+pub(super) const ROWS: usize = 3;
+/// Lanes of a register.
+const LANES: usize = 8;
+/// Registers of columns.
+const REGISTERS: usize = PANEL_COLUMNS / LANES;
+
+/// Adds the products of up to 3 rows and 32 columns.
+pub(super) fn multiply(
+    _token: AvxVnni,
+    rows: &[&[RowBlock]],
+    columns: &[ColumnBlock],
+    sums: &mut [TileRow; MAX_ROWS],
+) {
+    // SAFETY: the token proves the features.
+    unsafe {
+        match *rows {
+            [a] => multiply_rows([a], columns, sums),
+            [a, b] => multiply_rows([a, b], columns, sums),
+            [a, b, c] => multiply_rows([a, b, c], columns, sums),
+            _ => unreachable!("a micro-kernel has at most {ROWS} rows"),
+        }
+    }
+}
+
+#[target_feature(enable = "avx2,f16c,avxvnni")]
+fn multiply_rows<const M: usize>(
+    rows: [&[RowBlock]; M],
+    columns: &[ColumnBlock],
+    sums: &mut [TileRow; MAX_ROWS],
+) {
+    for (index, column_block) in columns.iter().enumerate() {
+        let blocks = rows.map(|row| &row[index]);
+        let mut products = blocks.map(|block| [_mm256_set1_epi32(block.offset); REGISTERS]);
+        for group in 0..BLOCK_STEPS / 4 {
+            // SAFETY: a group has 4 steps of each row.
+            let steps = blocks.map(|block| unsafe {
+                let steps = block.values.as_ptr().add(group * 4).cast::<i32>().read_unaligned();
+                _mm256_set1_epi32(steps)
+            });
+            for register in 0..REGISTERS {
+                let position = 4 * (group * PANEL_COLUMNS + register * LANES);
+                // SAFETY: a group has 4 steps of 32 columns.
+                let values = unsafe { _mm256_load_si256(column_block.values.as_ptr().add(position).cast()) };
+                for (products, steps) in products.iter_mut().zip(steps) {
+                    products[register] = _mm256_dpbusd_avx_epi32(products[register], values, steps);
+                }
+            }
+        }
+        for (register, scales) in column_block.scales.chunks_exact(LANES).enumerate() {
+            // SAFETY: the chunks have 8 elements.
+            let scales = unsafe { _mm256_cvtph_ps(_mm_load_si128(scales.as_ptr().cast())) };
+            for ((block, products), sums) in blocks.iter().zip(&products).zip(sums.iter_mut()) {
+                add_scaled(sums, register * LANES, products[register], block.scale, scales);
+            }
+        }
+    }
+}

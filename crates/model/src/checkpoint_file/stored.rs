@@ -1,0 +1,145 @@
+//! Weights that are stored in bf16 or in 8-bit blocks with scales.
+use kernels::packed::{NumberFormat, QuantizedMatrix};
+use safetensors::tensor::Dtype;
+
+use super::{BLOCK_BYTES, CheckpointFile};
+use crate::encoders::WeightValues;
+use crate::{Error, Result};
+
+/// The end of the names of tensors with f16 scales.
+pub(crate) const SCALES_SUFFIX: &str = ".scales";
+/// The values of a part of a model in one number format.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredPart {
+    /// The first component of the names, such as `encoder`.
+    pub name: String,
+    /// The number format.
+    pub format: NumberFormat,
+    /// The number of values.
+    pub values: usize,
+    /// Their bytes in the file, scales included.
+    pub bytes: usize,
+}
+
+impl CheckpointFile {
+    /// Returns the smallest number format of the weights.
+    pub fn format(&self) -> NumberFormat {
+        let has = |dtype| self.tensors.values().any(|place| place.dtype == dtype);
+        match (has(Dtype::I8), has(Dtype::BF16)) {
+            (true, _) => NumberFormat::Q8,
+            (false, true) => NumberFormat::Bf16,
+            (false, false) => NumberFormat::F32,
+        }
+    }
+
+    /// Returns number formats and bytes of the parts, such as `encoder`.
+    ///
+    /// The values are those that [`Self::read_weight`] reads.
+    pub fn stored_parts(&self) -> Vec<StoredPart> {
+        let mut parts: Vec<StoredPart> = Vec::new();
+        for (name, shape) in &self.shapes {
+            let Some(place) = self.tensors.get(&format!("{}/{name}", self.weight_kind())) else { continue };
+            let format = match place.dtype {
+                Dtype::I8 => NumberFormat::Q8,
+                Dtype::BF16 => NumberFormat::Bf16,
+                _ => NumberFormat::F32,
+            };
+            let scales = self.tensors.get(&format!("{}/{name}{SCALES_SUFFIX}", self.weight_kind()));
+            let bytes = place.bytes + scales.map_or(0, |scales| scales.bytes);
+            let (part, values) = (name.split('.').next().unwrap_or(name), shape.iter().product());
+            match parts.iter_mut().find(|other| other.name == part && other.format == format) {
+                Some(other) => (other.values, other.bytes) = (other.values + values, other.bytes + bytes),
+                None => parts.push(StoredPart { name: part.to_owned(), format, values, bytes }),
+            }
+        }
+        parts
+    }
+
+    /// Fails for a file of `panda quantize`.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`].
+    pub(crate) fn expect_f32(&self) -> Result<()> {
+        let weights = match self.format() {
+            NumberFormat::F32 => return Ok(()),
+            NumberFormat::Bf16 => "weights in bf16",
+            NumberFormat::Q8 => "weights in 8-bit blocks",
+        };
+        let hint = "which `panda quantize` wrote for recognition only; use the file that it read";
+        Err(Error::checkpoint(&self.path, "weights in f32", format!("{weights}, {hint}")))
+    }
+
+    /// Checks that 8-bit integers have scales, and scales have integers.
+    pub(super) fn check_scales(&self) -> Result<()> {
+        let invalid = |expected: String, found: String| Err(Error::checkpoint(&self.path, expected, found));
+        for (name, place) in &self.tensors {
+            match place.dtype {
+                Dtype::I8 => {
+                    let (rows, columns) = matrix_shape(&place.shape);
+                    let expected = vec![rows, QuantizedMatrix::blocks(columns)];
+                    let scales_name = format!("{name}{SCALES_SUFFIX}");
+                    let shape = self.tensors.get(&scales_name).map(|scales| &scales.shape);
+                    if shape != Some(&expected) {
+                        let actual = shape.map_or_else(|| "none".to_owned(), |shape| format!("{shape:?}"));
+                        return invalid(format!("{scales_name} of shape {expected:?}"), actual);
+                    }
+                }
+                Dtype::F16 => {
+                    let integers = self.tensors.get(name.trim_end_matches(SCALES_SUFFIX));
+                    if integers.is_none_or(|integers| integers.dtype != Dtype::I8) {
+                        return invalid(format!("integers with the scales {name}"), "none".to_owned());
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the values of a kind, such as `weight`.
+    pub(super) fn read_tensor(&self, kind: &str, name: &str) -> Result<WeightValues> {
+        let invalid = |expected: String, found: String| Error::checkpoint(&self.path, expected, found);
+        let full_name = format!("{kind}/{name}");
+        let place = self.place(&full_name)?;
+        let mut values: Vec<f32> = Vec::new();
+        match place.dtype {
+            Dtype::I8 => {
+                let mut values = Vec::with_capacity(place.bytes);
+                self.read_blocks(&full_name, |block| values.extend(block.iter().map(|b| b.cast_signed())))?;
+                let (mut scales, scales_name) = (Vec::new(), format!("{full_name}{SCALES_SUFFIX}"));
+                self.read_blocks(&scales_name, |block| {
+                    scales.extend(block.as_chunks().0.iter().map(|bytes| u16::from_le_bytes(*bytes)));
+                })?;
+                let columns = matrix_shape(&place.shape).1;
+                let matrix = QuantizedMatrix::from_parts(columns, values, scales);
+                return matrix.map(WeightValues::Q8).ok_or_else(|| {
+                    invalid(format!("scales from 0 to 65504 in {scales_name}"), "other values".into())
+                });
+            }
+            Dtype::BF16 => {
+                values.reserve_exact(place.bytes / size_of::<u16>());
+                self.read_blocks(&full_name, |block| {
+                    let words = block.as_chunks().0.iter().map(|bytes| u16::from_le_bytes(*bytes));
+                    values.extend(words.map(|bits| f32::from_bits(u32::from(bits) << 16)));
+                })?;
+            }
+            _ => {
+                values.reserve_exact(place.bytes / size_of::<f32>());
+                self.read_blocks(&full_name, |block| {
+                    values.extend(block.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)));
+                })?;
+            }
+        }
+        if let Some(index) = values.iter().position(|value| !value.is_finite()) {
+            let value = format!("{} at {index}", values[index]);
+            return Err(invalid(format!("finite values in {full_name}"), value));
+        }
+        Ok(WeightValues::F32(values))
+    }
+}
+
+/// Returns the rows and columns of a tensor; rows are those of the first axis.
+pub(crate) fn matrix_shape(shape: &[usize]) -> (usize, usize) {
+    let rows = shape.first().copied().unwrap_or(1);
+    (rows, shape.iter().skip(1).product())
+}

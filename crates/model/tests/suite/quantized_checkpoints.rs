@@ -1,0 +1,132 @@
+//! Tests of checkpoints in 8-bit blocks and bf16.
+use candle_core::{Device, Tensor};
+use model::encoders::NumberFormat;
+use model::{Checkpoint, CheckpointFile, Model, quantize};
+use safetensors::tensor::{SafeTensors, serialize};
+
+use crate::pretrained_models::{Pretrained, RNNT, recipe};
+use crate::rows::{bits, random, values};
+
+const LINEAR: &str = "encoder.layers.1.feed_forward1.linear2.weight";
+
+fn quantized(files: &Pretrained, format: NumberFormat) -> std::path::PathBuf {
+    let output = files.path(&format!("{}.safetensors", format.name()));
+    quantize(&CheckpointFile::open(&files.path("model.safetensors")).unwrap(), format, &output).unwrap();
+    output
+}
+
+fn encode(model: &Model) -> Vec<u32> {
+    let x = Tensor::from_vec(random(2 * 40 * 16, 5, 1.0), (2, 40, 16), &Device::Cpu).unwrap();
+    bits(&values(&model.encode(&x, &[40, 23]).unwrap().0))
+}
+
+#[test]
+fn files_in_blocks_have_the_rows_of_quantization_at_load() {
+    // Rows of one block that is not full, and of several.
+    for encoder in ["", "convolution_norm = \"layer\"\nbias = false"] {
+        let wider = recipe(encoder, RNNT).replace("width = 8\nheads", "width = 40\nheads");
+        for text in [recipe(encoder, RNNT), wider] {
+            let files = Pretrained::new(&text);
+            let path = files.path("model.safetensors");
+            let expected = Model::read_for_inference(&path, NumberFormat::Q8).unwrap();
+            let output = quantized(&files, NumberFormat::Q8);
+            let model = Model::read_for_inference(&output, NumberFormat::Q8).unwrap();
+            assert_eq!(encode(&model), encode(&expected));
+            assert_eq!(model.encoder_format(), Some(NumberFormat::Q8));
+            // Other formats convert the numbers of the blocks.
+            for format in [NumberFormat::F32, NumberFormat::Bf16] {
+                let converted = encode(&Model::read_for_inference(&output, format).unwrap());
+                for (converted, expected) in converted.iter().zip(encode(&expected)) {
+                    assert!((f32::from_bits(*converted) - f32::from_bits(expected)).abs() < 0.3);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn formats_and_bytes_of_parts_are_listed() {
+    let files = Pretrained::new(&recipe("", RNNT));
+    for (format, value_bytes) in [(NumberFormat::Q8, 1), (NumberFormat::Bf16, 2)] {
+        let file = CheckpointFile::open(&quantized(&files, format)).unwrap();
+        assert_eq!(file.format(), format);
+        file.check_values().unwrap();
+        assert_eq!(file.shapes(), &Checkpoint::read(&files.path("model.safetensors")).unwrap().shapes);
+        let parts = file.stored_parts();
+        let small = parts.iter().find(|part| part.format == format).unwrap();
+        // 2 layers of 2 feed-forward modules, 5 attention matrices and 2 convolutions.
+        assert_eq!((small.name.as_str(), small.values), ("encoder", 2 * (4 * 128 + 5 * 64 + 128 + 64)));
+        let scales = if format == NumberFormat::Q8 { 2 * 2 * (2 * 16 + 2 * 8 + 5 * 8 + 16 + 8) } else { 0 };
+        assert_eq!(small.bytes, small.values * value_bytes + scales);
+        let unchanged = parts.iter().filter(|part| part.format == NumberFormat::F32);
+        assert!(
+            unchanged.clone().count() >= 3 && unchanged.clone().all(|part| part.bytes == 4 * part.values)
+        );
+    }
+    let file = CheckpointFile::open(&files.path("model.safetensors")).unwrap();
+    assert!(file.format() == NumberFormat::F32 && file.stored_parts().len() >= 3);
+}
+
+#[test]
+fn training_and_a_second_quantization_are_refused() {
+    let files = Pretrained::new(&recipe("", RNNT));
+    for format in [NumberFormat::Q8, NumberFormat::Bf16] {
+        let output = quantized(&files, format);
+        let error = Checkpoint::read(&output).unwrap_err().to_string();
+        assert!(
+            error.contains("expected weights in f32") && error.contains("use the file that it read"),
+            "{error}"
+        );
+        let file = CheckpointFile::open(&output).unwrap();
+        let error = quantize(&file, NumberFormat::Q8, &files.path("again")).unwrap_err().to_string();
+        assert!(error.contains("expected weights in f32"), "{error}");
+        assert!(!files.path("again").exists());
+    }
+    let file = CheckpointFile::open(&files.path("model.safetensors")).unwrap();
+    let error = quantize(&file, NumberFormat::F32, &files.path("again")).unwrap_err().to_string();
+    assert_eq!(error, "format: expected q8 or bf16, found f32");
+    let adapted = Pretrained::new(&(recipe("", RNNT) + "[adapter]\nrank = 3\n"));
+    let file = CheckpointFile::open(&adapted.path("model.safetensors")).unwrap();
+    let error = quantize(&file, NumberFormat::Q8, &files.path("again")).unwrap_err().to_string();
+    assert!(error.contains("panda adapter merge"), "{error}");
+}
+
+/// Checksums cover each byte of the values and of the metadata.
+#[test]
+fn damaged_files_are_errors() {
+    let files = Pretrained::new(&recipe("", RNNT));
+    for format in [NumberFormat::Q8, NumberFormat::Bf16] {
+        let bytes = std::fs::read(quantized(&files, format)).unwrap();
+        let damaged_path = files.path("damaged.safetensors");
+        for position in (0..bytes.len()).step_by(61) {
+            let mut damaged = bytes.clone();
+            damaged[position] ^= 4;
+            std::fs::write(&damaged_path, &damaged).unwrap();
+            let model = Model::read_for_inference(&damaged_path, format);
+            assert!(model.is_err(), "{format:?} byte {position} of {}", bytes.len());
+        }
+    }
+}
+
+/// A file of another program, without checksums of tensors that it changed.
+#[test]
+fn other_shapes_and_scales_are_errors() {
+    let files = Pretrained::new(&recipe("", RNNT));
+    let bytes = std::fs::read(quantized(&files, NumberFormat::Q8)).unwrap();
+    let (_, header) = SafeTensors::read_metadata(&bytes).unwrap();
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    let scales_name = format!("weight/{LINEAR}.scales");
+    let changed = |name: &str, without: bool| {
+        let views = tensors.iter().filter(|(other, _)| !(without && *other == name));
+        let views: Vec<_> = views.collect();
+        serialize(views, header.metadata().clone()).unwrap()
+    };
+    for (bytes, part) in [
+        (changed(&scales_name, true), "weight/encoder.layers.1.feed_forward1.linear2.weight.scales"),
+        (changed(&format!("weight/{LINEAR}"), true), "expected integers with the scales"),
+    ] {
+        std::fs::write(files.path("changed.safetensors"), bytes).unwrap();
+        let error = CheckpointFile::open(&files.path("changed.safetensors")).unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
+    }
+}
