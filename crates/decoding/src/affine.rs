@@ -2,10 +2,10 @@
 //!
 //! A strip is a range of outputs whose weights are packed separately; strips run in parallel. I:
 //! inputs of a layer; O: outputs; n: rows of a call.
-use kernels::{
-    Accumulate, AlignedVec, PackedRight, View, ViewMut, add, par_for, parts, parts_mut, product_packed,
-};
+use kernels::packed::{NumberFormat, PackedOperand};
+use kernels::{Accumulate, AlignedVec, View, ViewMut, add, par_for, parts, parts_mut};
 
+use crate::packed_weight::{InputRows, PackedWeight};
 use crate::{Error, Result};
 
 /// Weights of a strip; a strip fits into the second-level cache of a core together with the rows.
@@ -22,7 +22,7 @@ const ROWS_PER_TASK: usize = 56;
 /// that does not depend on the other rows.
 #[derive(Debug)]
 pub struct AffineLayer {
-    strips: Vec<PackedRight<f32>>,
+    strips: Vec<PackedWeight>,
     /// Outputs of a strip; the last strip may have fewer.
     strip_outputs: usize,
     inputs: usize,
@@ -40,6 +40,23 @@ impl AffineLayer {
     /// # Errors
     /// [`Error::Shape`] if the weight is not whole rows, or the bias is not O values.
     pub fn new(name: &str, weight: &[f32], inputs: usize, bias: Option<&[f32]>) -> Result<Self> {
+        Self::with_format(NumberFormat::F32, name, weight, inputs, bias)
+    }
+
+    /// Packs a layer in a number format.
+    ///
+    /// With [`NumberFormat::Q8`], products have weights and rows in 8-bit blocks and biases in
+    /// `f32`; other formats are `f32`.
+    ///
+    /// # Errors
+    /// As [`Self::new`]; also for numbers above 8e6 in 8-bit blocks.
+    pub fn with_format(
+        format: NumberFormat,
+        name: &str,
+        weight: &[f32],
+        inputs: usize,
+        bias: Option<&[f32]>,
+    ) -> Result<Self> {
         let outputs = weight.len() / inputs.max(1);
         if inputs == 0 || outputs == 0 || weight.len() != outputs * inputs {
             return Err(Error::shape(
@@ -52,9 +69,8 @@ impl AffineLayer {
             return Err(Error::shape(name, format!("a bias of {outputs}"), bias.len()));
         }
         let strip_outputs = strip_outputs(inputs).min(outputs);
-        let strip =
-            |weight: &[f32]| PackedRight::new(View::new(weight, weight.len() / inputs, inputs).transposed());
-        let strips = weight.chunks(strip_outputs * inputs).map(strip).collect();
+        let strips = weight.chunks(strip_outputs * inputs);
+        let strips = strips.map(|strip| PackedWeight::new(name, format, strip, inputs)).collect::<Result<_>>()?;
         let bias = bias.map_or_else(|| vec![0.0; outputs], <[f32]>::to_vec);
         Ok(Self { strips, strip_outputs, inputs, bias })
     }
@@ -83,8 +99,8 @@ impl AffineLayer {
     /// If the lengths do not fit.
     pub fn forward(&self, x: &[f32], y: &mut [f32], scratch: &mut NetworkScratch) {
         let rows = y.len() / self.outputs();
-        let [products, ..] = scratch.buffers([self.scratch_len(rows), 0, 0]);
-        self.forward_in(x, y, products);
+        let ([products, ..], [quantized, _]) = scratch.buffers([self.scratch_len(rows), 0, 0]);
+        self.forward_in(x, y, products, quantized);
     }
 
     /// Returns `x Wᵀ + b` as a new vector.
@@ -99,12 +115,20 @@ impl AffineLayer {
 
     /// [`Self::forward`] with scratch memory of [`Self::scratch_len`] values from the caller.
     ///
+    /// `quantized` is the memory of [`InputRows`].
+    ///
     /// ```text
     /// few rows:   for strips of outputs: strip = x W[strip]ᵀ, then y[:, strip] = strip + b
     /// many rows:  for blocks of rows, for strips of outputs:
     ///                 y[block, strip] = x[block] W[strip]ᵀ + b
     /// ```
-    pub(crate) fn forward_in(&self, x: &[f32], y: &mut [f32], scratch: &mut [f32]) {
+    pub(crate) fn forward_in(
+        &self,
+        x: &[f32],
+        y: &mut [f32],
+        scratch: &mut [f32],
+        quantized: &mut PackedOperand,
+    ) {
         let (inputs, outputs, strip_outputs) = (self.inputs, self.outputs(), self.strip_outputs);
         let rows = y.len() / outputs;
         assert!(x.len() == rows * inputs && y.len() == rows * outputs, "affine: {inputs} to {outputs}");
@@ -121,12 +145,12 @@ impl AffineLayer {
         }
         // Few rows: a task computes a strip of outputs, then the strips are copied into the rows.
         let products = &mut scratch[..rows * outputs];
-        let x = View::new(x, rows, inputs);
+        let x = InputRows::new(View::new(x, rows, inputs), self.strips[0].format(), quantized);
         par_for(
             (parts_mut(products, rows * strip_outputs), parts(&self.strips, 1)),
             |_, (product, strip)| {
                 let columns = product.len() / rows;
-                product_packed(ViewMut::new(product, rows, columns), x, &strip[0], Accumulate::Replace);
+                strip[0].multiply(ViewMut::new(product, rows, columns), x, Accumulate::Replace);
             },
         );
         for (strip, (product, bias)) in
@@ -144,29 +168,39 @@ impl AffineLayer {
     fn forward_block(&self, x: &[f32], y: &mut [f32]) {
         let (inputs, outputs) = (self.inputs, self.outputs());
         let rows = y.len() / outputs;
-        let x = View::new(x, rows, inputs);
+        let mut quantized = InputRows::memory();
+        let x = InputRows::new(View::new(x, rows, inputs), self.strips[0].format(), &mut quantized);
         for (index, strip) in self.strips.iter().enumerate() {
-            let columns = strip.shape().1;
+            let columns = strip.outputs();
             let out = ViewMut::with_stride(&mut y[index * self.strip_outputs..], rows, columns, outputs);
-            product_packed(out, x, strip, Accumulate::Replace);
+            strip.multiply(out, x, Accumulate::Replace);
         }
         y.chunks_exact_mut(outputs).for_each(|y| add(y, &self.bias));
     }
 }
 
 /// Scratch memory of networks, reused from step to step; buffers only grow.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct NetworkScratch {
     buffers: [AlignedVec<f32>; 3],
+    quantized: [PackedOperand; 2],
+}
+
+impl Default for NetworkScratch {
+    fn default() -> Self {
+        let quantized = [InputRows::memory(), InputRows::memory()];
+        NetworkScratch { buffers: Default::default(), quantized }
+    }
 }
 
 impl NetworkScratch {
-    /// Returns three cache-aligned buffers of at least the given lengths.
+    /// Returns cache-aligned buffers of at least the given lengths, and memory of [`InputRows`].
     ///
     /// They contain the values of earlier steps.
-    pub(crate) fn buffers(&mut self, sizes: [usize; 3]) -> [&mut [f32]; 3] {
+    pub(crate) fn buffers(&mut self, sizes: [usize; 3]) -> ([&mut [f32]; 3], &mut [PackedOperand; 2]) {
         let mut sizes = sizes.into_iter();
-        self.buffers.each_mut().map(|buffer| buffer.ensure_len(sizes.next().unwrap_or(0), 0.0))
+        let buffers = self.buffers.each_mut().map(|buffer| buffer.ensure_len(sizes.next().unwrap_or(0), 0.0));
+        (buffers, &mut self.quantized)
     }
 }
 
@@ -205,6 +239,54 @@ mod tests {
                     assert!((f64::from(*y) - sum - f64::from(*b)).abs() < 1e-3, "{y} {sum}");
                 }
             }
+        }
+    }
+
+    /// An upper bound of the error of `x · w` in 8-bit blocks, see `kernels::packed`.
+    fn quantization_error(x: &[f32], w: &[f32]) -> f64 {
+        let max = |values: &[f32]| values.iter().fold(0.0, |max: f64, v| max.max(f64::from(v.abs())));
+        let sum = |values: &[f32]| values.iter().map(|v| f64::from(v.abs())).sum::<f64>();
+        let block = |(x, w): (&[f32], &[f32])| {
+            let (s, t) = (max(x) / 127.0, max(w) / 127.0 * (1.0 + 2f64.powi(-10)) + 2f64.powi(-24));
+            t / 2.0 * sum(x) + s / 2.0 * (sum(w) + x.len() as f64 * t / 2.0)
+        };
+        x.chunks(32).zip(w.chunks(32)).map(block).sum()
+    }
+
+    #[test]
+    fn quantized_rows_are_within_the_error_of_blocks_for_every_batch() {
+        for (inputs, outputs) in [(1, 1), (3, 5), (640, 300), (2000, 100), (700, 129), (33, 2500)] {
+            let (weight, bias) = (test_values(inputs * outputs, 0.37), test_values(outputs, 1.1));
+            let layer =
+                AffineLayer::with_format(NumberFormat::Q8, "weight", &weight, inputs, Some(&bias)).unwrap();
+            assert_eq!((layer.inputs(), layer.outputs()), (inputs, outputs));
+            let x = test_values(120 * inputs, 0.11);
+            let mut y_of_all_rows = vec![f32::NAN; 120 * outputs];
+            let mut scratch = NetworkScratch::default();
+            layer.forward(&x, &mut y_of_all_rows, &mut scratch);
+            for rows in [1, 2, 7, 56, 57] {
+                let mut y = vec![f32::NAN; rows * outputs];
+                layer.forward(&x[..rows * inputs], &mut y, &mut scratch);
+                assert_eq!(y, y_of_all_rows[..rows * outputs], "{rows} rows, {inputs} to {outputs}");
+            }
+            let mut has_error = false;
+            for (y, x) in y_of_all_rows.chunks(outputs).zip(x.chunks(inputs)) {
+                for ((y, w), b) in y.iter().zip(weight.chunks(inputs)).zip(&bias) {
+                    let sum: f64 = w.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum();
+                    let error = (f64::from(*y) - sum - f64::from(*b)).abs();
+                    has_error |= error > 1e-6;
+                    assert!(error <= quantization_error(x, w) + 1e-4, "{error} {inputs} to {outputs}");
+                }
+            }
+            assert!(has_error, "8-bit blocks round, {inputs} to {outputs}");
+        }
+    }
+
+    #[test]
+    fn numbers_that_blocks_cannot_represent_are_errors() {
+        for value in [f32::NAN, f32::INFINITY, 1e7] {
+            let error = AffineLayer::with_format(NumberFormat::Q8, "head", &[1.0, value], 2, None);
+            assert!(error.unwrap_err().to_string().starts_with("head: expected numbers of at most 8e6"));
         }
     }
 

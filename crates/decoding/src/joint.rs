@@ -208,7 +208,8 @@ impl JointScorer for JointNetwork {
 
     fn scores(&self, sites: &SiteBatch, out: &mut [f32], scratch: &mut NetworkScratch) {
         let (count, width) = (sites.sites.len(), self.head.inputs());
-        let [hidden, head_scratch, _] = scratch.buffers([count * width, self.head.scratch_len(count), 0]);
+        let ([hidden, head_scratch, _], [quantized, _]) =
+            scratch.buffers([count * width, self.head.scratch_len(count), 0]);
         let hidden = &mut hidden[..count * width];
         par_for(
             (parts_mut(hidden, ROWS_PER_TASK * width), parts(sites.sites, ROWS_PER_TASK)),
@@ -219,7 +220,7 @@ impl JointScorer for JointNetwork {
                 }
             },
         );
-        self.head.forward_in(hidden, out, head_scratch);
+        self.head.forward_in(hidden, out, head_scratch, quantized);
         if let Some(blank) = self.factored_blank {
             let (classes, outputs) = (self.classes(), self.head.outputs());
             par_for(parts_mut(out, ROWS_PER_TASK * outputs), |_, rows| {
@@ -239,7 +240,7 @@ impl JointScorer for JointNetwork {
     fn internal_lm(&self, rows: &[f32], out: &mut [f32], scratch: &mut NetworkScratch) {
         let (width, outputs, classes) = (self.head.inputs(), self.head.outputs(), self.classes());
         let count = rows.len() / width;
-        let [hidden, head_scratch, scores] =
+        let ([hidden, head_scratch, scores], [quantized, _]) =
             scratch.buffers([(count + 1) * width, self.head.scratch_len(count), count * outputs]);
         // Hidden rows, with a frame row of zeros.
         let (zero_frame, hidden) = hidden.split_at_mut(width);
@@ -248,7 +249,7 @@ impl JointScorer for JointNetwork {
         for (hidden, label_row) in hidden.chunks_exact_mut(width).zip(rows.chunks_exact(width)) {
             self.activation.forward(hidden, zero_frame, label_row);
         }
-        self.head.forward_in(hidden, &mut scores[..count * outputs], head_scratch);
+        self.head.forward_in(hidden, &mut scores[..count * outputs], head_scratch, quantized);
         // Softmax over the labels; without a factored blank, `blank` is beyond the classes.
         let blank = self.factored_blank.map_or(classes, |blank| blank as usize);
         for (out, scores) in out.chunks_exact_mut(classes).zip(scores.chunks_exact(outputs)) {

@@ -59,6 +59,7 @@ mod joint;
 mod largest;
 mod model;
 pub mod ngram;
+mod packed_weight;
 mod predictor;
 mod safetensors;
 mod scorer;

@@ -4,6 +4,7 @@
 //! outputs.
 use candle_core::{Shape, Tensor};
 use candle_nn::{Init, Module, VarBuilder};
+use kernels::packed::NumberFormat;
 use kernels::{Accumulate, Affine, Real, View, par_for, parts, parts_mut};
 
 use crate::low_rank::{LowRank, LowRankConfig};
@@ -96,6 +97,11 @@ impl Linear {
         pack(name, &self.updated_weight()?, &self.bias)
     }
 
+    /// Packs a copy of the layer in a number format of [`AffineLayer`](decoding::AffineLayer).
+    pub fn pack_as(&self, format: NumberFormat, name: &str) -> Result<decoding::AffineLayer> {
+        pack_as(format, name, &self.updated_weight()?, &self.bias)
+    }
+
     /// Computes `y = x Wᵀ + b` over the last axis.
     ///
     /// # Errors
@@ -121,8 +127,17 @@ impl Module for Linear {
 
 /// Packs a weight `[O, D]` and a bias `[O]` for inference.
 pub fn pack(name: &str, weight: &Tensor, bias: &Tensor) -> Result<decoding::AffineLayer> {
+    pack_as(NumberFormat::F32, name, weight, bias)
+}
+
+fn pack_as(
+    format: NumberFormat,
+    name: &str,
+    weight: &Tensor,
+    bias: &Tensor,
+) -> Result<decoding::AffineLayer> {
     let (values, bias) = (tensors::to_vec(weight)?, tensors::to_vec::<f32>(bias)?);
-    Ok(decoding::AffineLayer::new(name, &values, weight.dim(1)?, Some(&bias))?)
+    Ok(decoding::AffineLayer::with_format(format, name, &values, weight.dim(1)?, Some(&bias))?)
 }
 
 /// Computes `y = x Wᵀ + b` over the last axis.

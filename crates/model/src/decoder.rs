@@ -2,6 +2,7 @@
 use std::sync::Arc;
 
 use decoding::{AffineLayer, JointNetwork};
+use kernels::packed::NumberFormat;
 
 use crate::Result;
 use crate::config::LossKind;
@@ -24,7 +25,8 @@ impl Model {
 
     /// Copies predictor and joint network for the searches of [`decoding`].
     ///
-    /// Searches take projected frames, as [`Model::encode`] returns.
+    /// Searches take projected frames, as [`Model::encode`] returns. With an encoder in 8-bit
+    /// blocks, LSTM, projection of the predictor and head are in 8-bit blocks too.
     ///
     /// # Errors
     /// [`crate::Error::Shape`] for a CTC model or a recognition lattice, which have no joint
@@ -36,15 +38,20 @@ impl Model {
             weight.extend(to_vec::<f32>(durations.weight())?);
             bias.extend(to_vec::<f32>(durations.bias())?);
         }
-        let head = AffineLayer::new("joint.head", &weight, self.width(), Some(&bias))?;
-        let projection = layers.predictor.pack("joint.predictor")?;
+        let format = self.encoder_format().unwrap_or(NumberFormat::F32);
+        let head = AffineLayer::with_format(format, "joint.head", &weight, self.width(), Some(&bias))?;
+        let projection = layers.predictor.pack_as(format, "joint.predictor")?;
         let activation = self.config().loss.options.activation.activation();
         let mut network = JointNetwork::new(activation, None, projection, head, self.durations().len())?;
         if self.config().loss.kind == (LossKind::Rnnt { factored_blank: true }) {
             network = network.with_factored_blank(self.blank())?;
         }
         let big_blanks: Vec<u32> = self.big_blanks().into_iter().map(|(class, _)| class).collect();
-        let (predictor, topology) = (predictor.decoder()?, self.config().topology()?);
+        let predictor = match format {
+            NumberFormat::Q8 => predictor.quantized_decoder()?,
+            _ => predictor.decoder()?,
+        };
+        let topology = self.config().topology()?;
         Ok(decoding::DecodingModel::new(predictor, Arc::new(network), self.blank(), &big_blanks, &topology)?)
     }
 }

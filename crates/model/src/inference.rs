@@ -3,15 +3,16 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use kernels::packed::NumberFormat;
+use kernels::packed::{NumberFormat, QuantizedMatrix};
 
 use crate::adapter::read_merged;
-use crate::checkpoint_file::CheckpointFile;
+use crate::checkpoint_file::{CheckpointFile, matrix_shape};
 use crate::checksums::{quantized_checksum, values_checksum};
 use crate::encoders::packed::PackedEncoder;
 use crate::encoders::{EncoderStream, InferenceEncoder, ReadTensor, WeightValues, is_linear_weight};
 use crate::model::Network;
 use crate::parameters::Shapes;
+use crate::quantized_weights::{is_output_matrix, quantize_weight};
 use crate::{Error, Model, ModelConfig, Parameters, Result};
 use layers::tensors::{to_vec, with_slice};
 
@@ -61,9 +62,14 @@ impl Model {
         expect_format(packed.as_ref(), format)?;
         let is_packed =
             |name: &str| packed.as_ref().is_some_and(|packed| packed.checksums.contains_key(name));
-        let names = shapes.keys().filter(|name| !is_packed(name));
-        let values: BTreeMap<String, Vec<f32>> =
-            names.map(|name| Ok((name.clone(), file.read_weight(name)?))).collect::<Result<_>>()?;
+        let mut values = BTreeMap::new();
+        for (name, shape) in shapes.iter().filter(|(name, _)| !is_packed(name)) {
+            let stored = match format {
+                NumberFormat::Q8 if is_output_matrix(name) => WeightValues::Q8(read_quantized(file, name, shape)?),
+                _ => file.read_stored(name)?,
+            };
+            values.insert(name.clone(), stored.into_f32());
+        }
         let (parameters, network) = Parameters::from_values(values, |vb| match &packed {
             Some(encoder) => Network::with_encoder(config, labels, encoder.clone(), &vb),
             None => Network::new(config, labels, &vb),
@@ -161,6 +167,14 @@ fn weight_checksum(values: &WeightValues) -> u32 {
     match values {
         WeightValues::F32(values) => values_checksum(values),
         WeightValues::Q8(matrix) => quantized_checksum(matrix),
+    }
+}
+
+/// Reads a matrix in 8-bit blocks; one that is stored in `f32` is quantized.
+fn read_quantized(file: &CheckpointFile, name: &str, shape: &[usize]) -> Result<QuantizedMatrix> {
+    match file.read_stored(name)? {
+        WeightValues::Q8(matrix) => Ok(matrix),
+        WeightValues::F32(values) => quantize_weight(name, &values, matrix_shape(shape).1),
     }
 }
 

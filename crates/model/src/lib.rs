@@ -62,6 +62,7 @@ mod parameters;
 pub mod predictors;
 mod pretrained;
 mod quantize;
+mod quantized_weights;
 mod running_statistics;
 
 pub use adapter::{Adapter, merge_adapter, remove_adapter};

@@ -53,6 +53,16 @@ pub trait Predictor: Send + Sync {
     /// # Errors
     /// Errors of candle.
     fn decoder(&self) -> Result<Arc<dyn decoding::Predictor>>;
+
+    /// Copies the network with weights in 8-bit blocks, for models in that format.
+    ///
+    /// The default is [`Self::decoder`].
+    ///
+    /// # Errors
+    /// Errors of candle.
+    fn quantized_decoder(&self) -> Result<Arc<dyn decoding::Predictor>> {
+        self.decoder()
+    }
 }
 
 /// The configuration of a predictor in a recipe.

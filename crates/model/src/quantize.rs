@@ -1,12 +1,13 @@
 //! Writes a checkpoint for recognition whose encoder weights are smaller.
 //!
-//! | format | weights of linear layers of a FastConformer's layers | other weights |
+//! | format | linear layers of a FastConformer's layers | LSTM predictor, joint network, CTC head |
 //! |---|---|---|
-//! | q8 | 8-bit blocks of 32 values of a row with an f16 scale: 1.0625 bytes | `f32` |
+//! | q8 | 8-bit blocks of 32 values of a row with an f16 scale: 1.0625 bytes | the same |
 //! | bf16 | rounded to nearest even: 2 bytes | `f32` |
 //!
 //! The linear layers are those of attention, feed-forward modules and pointwise convolutions, 99 %
-//! of the weights of a large encoder.
+//! of the weights of a large encoder. All other weights are `f32`: embeddings, norms, biases,
+//! subsampling and depthwise convolutions.
 use std::cell::RefCell;
 use std::path::Path;
 
@@ -15,6 +16,7 @@ use kernels::packed::{NumberFormat, QuantizedMatrix};
 use crate::checkpoint_file::{CheckpointFile, SCALES_SUFFIX, matrix_shape};
 use crate::checkpoint_writer::{CheckpointWriter, MetadataRef};
 use crate::encoders::{EncoderKind, is_linear_weight};
+use crate::quantized_weights::{is_output_matrix, quantize_weight};
 use crate::{Error, Model, Progress, Result};
 
 /// Writes a checkpoint for recognition with encoder weights in a smaller format.
@@ -49,7 +51,7 @@ pub fn quantize(file: &CheckpointFile, format: NumberFormat, output: &Path) -> R
     for (name, shape) in file.shapes() {
         let full_name = format!("weight/{name}");
         match format {
-            NumberFormat::Q8 if is_linear_weight(name) => {
+            NumberFormat::Q8 if is_linear_weight(name) || is_output_matrix(name) => {
                 let (rows, columns) = matrix_shape(shape);
                 let cache = &cache;
                 writer.add_bytes(full_name.clone(), shape.clone(), "I8", move || {
@@ -107,10 +109,7 @@ impl QuantizedCache<'_> {
             _ => {
                 *cached = None;
                 let values = self.file.read_weight(name)?;
-                let matrix = QuantizedMatrix::quantize(&values, columns).ok_or_else(|| {
-                    let expected = format!("rows of numbers of at most 8e6 in {name}");
-                    Error::checkpoint(self.file.path(), expected, "other values")
-                })?;
+                let matrix = quantize_weight(name, &values, columns)?;
                 let bytes = read(&matrix);
                 *cached = Some((name.to_owned(), matrix));
                 Ok(bytes)

@@ -3,12 +3,13 @@
 //! A strip is a range of LSTM units whose four gates one parallel task computes. *hidden*: units of
 //! a layer, which are the width P of the predictor's output; D: width of a layer's input; *ids*:
 //! label ids; h, c: hidden and cell state.
-use kernels::{
-    Accumulate, PackedRight, View, ViewMut, par_for, parts, parts_mut, product_packed, sigmoid, tanh,
-};
+use kernels::packed::NumberFormat;
+use kernels::{Accumulate, View, ViewMut, par_for, parts, parts_mut, sigmoid, tanh};
 
 use super::Predictor;
-use crate::{AffineLayer, Error, NetworkScratch, Result, States, affine::strip_outputs};
+use crate::affine::strip_outputs;
+use crate::packed_weight::{InputRows, PackedWeight};
+use crate::{AffineLayer, Error, NetworkScratch, Result, States};
 
 /// Default limit on the bytes of the table of first-layer input products.
 const MAX_TABLE_BYTES: usize = 256 << 20;
@@ -71,8 +72,8 @@ struct PackedLstmLayer {
 /// Weights of a range of units: their columns i, f, g, o.
 struct UnitStrip {
     /// Input weight; none in the first layer.
-    input: Option<PackedRight<f32>>,
-    recurrent: PackedRight<f32>,
+    input: Option<PackedWeight>,
+    recurrent: PackedWeight,
 }
 
 /// Gathers the gate rows of a strip's units from `[4·hidden, D]`.
@@ -94,6 +95,21 @@ impl LstmPredictor {
         Self::with_table_limit(MAX_TABLE_BYTES, embedding, embedding_width, layers, start)
     }
 
+    /// [`Self::new`] with weights in 8-bit blocks, and without a table of products.
+    ///
+    /// Embeddings and biases are `f32`.
+    ///
+    /// # Errors
+    /// As [`Self::new`]; also for weights above 8e6.
+    pub fn quantized(
+        embedding: &[f32],
+        embedding_width: usize,
+        layers: &[LstmLayer],
+        start: u32,
+    ) -> Result<Self> {
+        Self::with_format(NumberFormat::Q8, 0, (embedding, embedding_width), layers, start)
+    }
+
     /// [`Self::new`] with a limit on the bytes of the product table.
     ///
     /// The table has *ids x 4·hidden* values; the default limit is 256 MiB. Above the limit, the
@@ -105,6 +121,16 @@ impl LstmPredictor {
         max_table_bytes: usize,
         embedding: &[f32],
         embedding_width: usize,
+        layers: &[LstmLayer],
+        start: u32,
+    ) -> Result<Self> {
+        Self::with_format(NumberFormat::F32, max_table_bytes, (embedding, embedding_width), layers, start)
+    }
+
+    fn with_format(
+        format: NumberFormat,
+        max_table_bytes: usize,
+        (embedding, embedding_width): (&[f32], usize),
         layers: &[LstmLayer],
         start: u32,
     ) -> Result<Self> {
@@ -140,22 +166,23 @@ impl LstmPredictor {
                     return Err(Error::shape(&name, format!("{expected} values"), found));
                 }
             }
-            let pack = |matrix: &[f32], inputs: usize, units: &std::ops::Range<usize>| {
+            let pack = |name, matrix: &[f32], inputs: usize, units: &std::ops::Range<usize>| {
                 let matrix = gather_gates(matrix, hidden, units.clone());
-                PackedRight::new(View::new(&matrix, GATES * units.len(), inputs).transposed())
+                PackedWeight::new(name, format, &matrix, inputs)
             };
-            let strip = |units: std::ops::Range<usize>| UnitStrip {
-                input: (index > 0).then(|| pack(layer.input, inputs, &units)),
-                recurrent: pack(layer.recurrent, hidden, &units),
+            let strip = |units: std::ops::Range<usize>| {
+                let input = (index > 0).then(|| pack("weight_ih", layer.input, inputs, &units)).transpose()?;
+                Ok(UnitStrip { input, recurrent: pack("weight_hh", layer.recurrent, hidden, &units)? })
             };
             let bias = strips().flat_map(|units| gather_gates(layer.bias, hidden, units)).collect();
-            packed_layers.push(PackedLstmLayer { strips: strips().map(strip).collect(), bias });
+            packed_layers
+                .push(PackedLstmLayer { strips: strips().map(strip).collect::<Result<_>>()?, bias });
         }
         // Input products of the first layer, in a table if it is small enough.
         let weight: Vec<f32> =
             strips().flat_map(|units| gather_gates(layers[0].input, hidden, units)).collect();
-        let input_layer =
-            AffineLayer::new("weight_ih", &weight, embedding_width, Some(&packed_layers[0].bias))?;
+        let bias = Some(&packed_layers[0].bias[..]);
+        let input_layer = AffineLayer::with_format(format, "weight_ih", &weight, embedding_width, bias)?;
         let first_input =
             if (GATES * hidden).saturating_mul(ids).saturating_mul(size_of::<f32>()) <= max_table_bytes {
                 let mut table = vec![0.0; ids * GATES * hidden];
@@ -225,7 +252,7 @@ impl Predictor for LstmPredictor {
                 rows * (layer.inputs() + layer_gates) + layer.scratch_len(rows)
             }
         };
-        let [gates, new_states, input_scratch] =
+        let ([gates, new_states, input_scratch], [quantized_h, quantized_input]) =
             scratch.buffers([rows * layer_gates, rows * layer_values, input_scratch_len]);
         // Without a table: input products of the first layer, from the embeddings of the labels.
         if let FirstInput::Embeddings(embedding, layer) = &self.first_input {
@@ -235,17 +262,20 @@ impl Predictor for LstmPredictor {
             for (row, &label) in embedded.chunks_exact_mut(embedding_width).zip(labels) {
                 row.copy_from_slice(&embedding[label as usize * embedding_width..][..embedding_width]);
             }
-            layer.forward_in(embedded, products, layer_scratch);
+            layer.forward_in(embedded, products, layer_scratch, quantized_input);
         }
         let products = &input_scratch[..input_scratch_len.min(rows * layer_gates)];
         for (index, layer) in self.layers.iter().enumerate() {
             // New h and c of each strip, from h and c of this layer and the new h of the layer
             // below.
             let values = states.values();
-            let old_h = View::with_stride(&values[index * layer_values..], rows, hidden, state_width);
+            let h = |layer: usize| {
+                View::with_stride(&values[layer * layer_values..], rows, hidden, state_width)
+            };
+            let format = layer.strips[0].recurrent.format();
+            let old_h = InputRows::new(h(index), format, quantized_h);
             let layer_below = index.checked_sub(1);
-            let input_h = layer_below
-                .map(|below| View::with_stride(&values[below * layer_values..], rows, hidden, state_width));
+            let input_h = layer_below.map(|below| InputRows::new(h(below), format, quantized_input));
             let units_per_strip = self.units_per_strip;
             let task_parts = (
                 parts_mut(&mut gates[..rows * layer_gates], rows * GATES * units_per_strip),
@@ -257,10 +287,10 @@ impl Predictor for LstmPredictor {
                 let (strip_gates, strip_values) = (GATES * units, STATE_VALUES * units);
                 let [weights] = weights else { unreachable!("one strip a part") };
                 let target = ViewMut::new(&mut *gates, rows, strip_gates);
-                product_packed(target, old_h, &weights.recurrent, Accumulate::Replace);
+                weights.recurrent.multiply(target, old_h, Accumulate::Replace);
                 if let (Some(input), Some(input_h)) = (&weights.input, input_h) {
                     let target = ViewMut::new(&mut *gates, rows, strip_gates);
-                    product_packed(target, input_h, input, Accumulate::Add);
+                    input.multiply(target, input_h, Accumulate::Add);
                 }
                 for (row, &label) in labels.iter().enumerate() {
                     let input = match (&self.first_input, index) {
@@ -349,5 +379,38 @@ mod tests {
             (out, states)
         };
         assert_eq!(output_and_states(MAX_TABLE_BYTES), output_and_states(4 * ids * 4 * h - 1));
+    }
+
+    #[test]
+    fn quantized_steps_are_close_to_f32_and_independent_of_the_batch() {
+        let test_values = |count: usize, step: f32| -> Vec<f32> {
+            (0..count).map(|i| (i as f32 * step).sin() / 4.0).collect()
+        };
+        let (ids, width, h) = (9, 11, 70);
+        let embedding = test_values(ids * width, 0.7);
+        let (first, upper) = (test_values(4 * h * width, 0.31), test_values(4 * h * h, 0.17));
+        let (recurrent, bias) = (test_values(4 * h * h, 0.23), test_values(4 * h, 1.3));
+        let layer = |input| LstmLayer { input, recurrent: &recurrent, bias: &bias };
+        let layers = [layer(&first), layer(&upper)];
+        let outputs = |predictor: &LstmPredictor, first: usize, rows: usize| {
+            let (mut states, mut scratch) = (States::new(predictor.shape()), NetworkScratch::default());
+            states.extend(&predictor.start().0, vec![0; rows]);
+            let mut out = vec![f32::NAN; rows * h];
+            for step in 0..3 {
+                let labels: Vec<u32> =
+                    (first..first + rows).map(|row| (row * 5 + step) as u32 % ids as u32).collect();
+                predictor.step(&labels, &mut states, &mut out, &mut scratch);
+            }
+            out
+        };
+        let predictor = LstmPredictor::new(&embedding, width, &layers, 3).unwrap();
+        let quantized = LstmPredictor::quantized(&embedding, width, &layers, 3).unwrap();
+        let all = outputs(&quantized, 0, 60);
+        for row in [0, 31, 59] {
+            assert_eq!(outputs(&quantized, row, 1), all[row * h..][..h], "row {row}");
+        }
+        let expected = outputs(&predictor, 0, 60);
+        let largest = all.iter().zip(&expected).fold(0.0f32, |max, (a, b)| max.max((a - b).abs()));
+        assert!(largest > 1e-6 && largest < 0.02, "{largest}");
     }
 }

@@ -115,6 +115,19 @@ impl Predictor for LstmPredictor {
     }
 
     fn decoder(&self) -> Result<Arc<dyn decoding::Predictor>> {
+        self.packed(decoding::LstmPredictor::new)
+    }
+
+    fn quantized_decoder(&self) -> Result<Arc<dyn decoding::Predictor>> {
+        self.packed(decoding::LstmPredictor::quantized)
+    }
+}
+
+/// A function that packs embeddings of a width and layers; the last argument is the start label.
+type Pack = fn(&[f32], usize, &[LstmLayer], u32) -> decoding::Result<decoding::LstmPredictor>;
+
+impl LstmPredictor {
+    fn packed(&self, pack: Pack) -> Result<Arc<dyn decoding::Predictor>> {
         let weights = |layer: &Lstm| -> Result<[Vec<f32>; 3]> {
             let LstmWeights { input, recurrent, bias } = &layer.directions()?[0];
             Ok([to_vec(input)?, to_vec(recurrent)?, to_vec(bias)?])
@@ -123,6 +136,6 @@ impl Predictor for LstmPredictor {
         let layers: Vec<LstmLayer> =
             weights.iter().map(|[input, recurrent, bias]| LstmLayer { input, recurrent, bias }).collect();
         let (table, width) = self.embedding.to_table()?;
-        Ok(Arc::new(decoding::LstmPredictor::new(&table, width, &layers, self.embedding.start_id())?))
+        Ok(Arc::new(pack(&table, width, &layers, self.embedding.start_id())?))
     }
 }

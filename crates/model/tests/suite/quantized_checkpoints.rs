@@ -1,5 +1,6 @@
 //! Tests of checkpoints in 8-bit blocks and bf16.
 use candle_core::{Device, Tensor};
+use decoding::{NetworkScratch, SiteBatch, SiteIndex};
 use model::encoders::NumberFormat;
 use model::{Checkpoint, CheckpointFile, Model, quantize};
 use safetensors::tensor::{SafeTensors, serialize};
@@ -18,6 +19,43 @@ fn quantized(files: &Pretrained, format: NumberFormat) -> std::path::PathBuf {
 fn encode(model: &Model) -> Vec<u32> {
     let x = Tensor::from_vec(random(2 * 40 * 16, 5, 1.0), (2, 40, 16), &Device::Cpu).unwrap();
     bits(&values(&model.encode(&x, &[40, 23]).unwrap().0))
+}
+
+/// Label row and scores of the first site after the start.
+fn start_scores(model: &Model) -> (Vec<f32>, Vec<f32>) {
+    let (decoder, mut scratch) = (model.decoder().unwrap(), NetworkScratch::default());
+    let (predictor, joint) = (decoder.predictor(), decoder.joint());
+    let (mut states, mut predicted) = predictor.start();
+    predictor.step(&[2], &mut states, &mut predicted, &mut scratch);
+    let mut label_row = vec![0.0; joint.label_row_width()];
+    joint.project(&predicted, &mut label_row, &mut scratch);
+    let frame = random(joint.frame_width(), 9, 1.0);
+    let site = SiteIndex { utterance: 0, frame: 0, label_row: 0 };
+    let sites = SiteBatch { frames: &[&frame], label_rows: &label_row, sites: &[site] };
+    let mut scores = vec![0.0; joint.classes() + joint.durations()];
+    joint.scores(&sites, &mut scores, &mut scratch);
+    (label_row, scores)
+}
+
+#[test]
+fn predictor_and_joint_network_are_quantized_as_at_load() {
+    for loss in ["kind = \"rnnt\"", "kind = \"tdt\"\ndurations = [0, 1, 2]"] {
+        let sections = RNNT.replace("kind = \"rnnt\"", loss).replace("layers = 1", "layers = 2");
+        let wider = sections.replace("hidden = 6", "hidden = 40").replace("width = 6", "width = 36");
+        for sections in [sections, wider] {
+            let files = Pretrained::new(&recipe("", &sections));
+            let path = files.path("model.safetensors");
+            let original = start_scores(&Model::read_for_inference(&path, NumberFormat::F32).unwrap());
+            let expected = start_scores(&Model::read_for_inference(&path, NumberFormat::Q8).unwrap());
+            let file = quantized(&files, NumberFormat::Q8);
+            let actual = start_scores(&Model::read_for_inference(&file, NumberFormat::Q8).unwrap());
+            assert_eq!((bits(&actual.0), bits(&actual.1)), (bits(&expected.0), bits(&expected.1)));
+            assert_ne!(bits(&actual.1), bits(&original.1));
+            for (actual, original) in actual.1.iter().zip(&original.1) {
+                assert!((actual - original).abs() < 0.05, "{actual} {original}");
+            }
+        }
+    }
 }
 
 #[test]
@@ -53,9 +91,14 @@ fn formats_and_bytes_of_parts_are_listed() {
         file.check_values().unwrap();
         assert_eq!(file.shapes(), &Checkpoint::read(&files.path("model.safetensors")).unwrap().shapes);
         let parts = file.stored_parts();
-        let small = parts.iter().find(|part| part.format == format).unwrap();
+        let small = parts.iter().find(|part| part.format == format && part.name == "encoder").unwrap();
         // 2 layers of 2 feed-forward modules, 5 attention matrices and 2 convolutions.
         assert_eq!((small.name.as_str(), small.values), ("encoder", 2 * (4 * 128 + 5 * 64 + 128 + 64)));
+        let output = |part: &str| parts.iter().find(|other| other.name == part && other.format == format);
+        let output_values = ["predictor", "joint"].map(|part| output(part).map(|part| part.values));
+        let labels = file.tokenizer().unwrap().size();
+        let expected = [2 * 4 * 6 * 6, 6 * (8 + 6 + labels + 1)].map(Some);
+        assert_eq!(output_values, if format == NumberFormat::Q8 { expected } else { [None; 2] });
         let scales = if format == NumberFormat::Q8 { 2 * 2 * (2 * 16 + 2 * 8 + 5 * 8 + 16 + 8) } else { 0 };
         assert_eq!(small.bytes, small.values * value_bytes + scales);
         let unchanged = parts.iter().filter(|part| part.format == NumberFormat::F32);

@@ -12,7 +12,8 @@ use kernels::{
     add_relu, add_silu, par_for, parts, tiles_mut,
 };
 
-use super::weights::{LinearWeight, quantize};
+use super::weights::LinearWeight;
+use crate::quantized_weights::quantize_weight;
 use crate::{Error, Result};
 
 /// Rows of a block of the product, at most; a multiple is rounded down to whole micro-panels.
@@ -77,7 +78,7 @@ impl PackedLinear {
         }
         let view = View::new(weight, outputs, inputs).transposed();
         let packed = match format {
-            NumberFormat::Q8 => PackedOperand::from_quantized_rows(&quantize(name, weight, inputs)?),
+            NumberFormat::Q8 => PackedOperand::from_quantized_rows(&quantize_weight(name, weight, inputs)?),
             format => PackedOperand::packed(format, Operand::Right, view),
         };
         Self::from_packed(name, packed, bias, 1.0)

@@ -2,6 +2,7 @@
 use kernels::packed::{NumberFormat, QuantizedMatrix, bf16};
 
 use crate::encoders::{ReadTensor, WeightValues};
+use crate::quantized_weights::quantize_weight;
 use crate::{Error, Result};
 
 /// Reads weights and checks their sizes.
@@ -45,7 +46,7 @@ impl<'a> WeightReader<'a> {
                 LinearWeight::Quantized(matrix)
             }
             (NumberFormat::Q8, values) => {
-                LinearWeight::Quantized(quantize(name, &values.into_f32(), inputs)?)
+                LinearWeight::Quantized(quantize_weight(name, &values.into_f32(), inputs)?)
             }
             (_, values) => LinearWeight::Values(values.into_f32()),
         })
@@ -84,18 +85,6 @@ impl LinearWeight {
             _ => unreachable!("a reader returns the weights of one format"),
         }
     }
-}
-
-/// Quantizes the weight of a linear layer.
-///
-/// # Errors
-/// [`Error::Shape`] for values that are not finite or too large.
-pub(super) fn quantize(name: &str, values: &[f32], inputs: usize) -> Result<QuantizedMatrix> {
-    QuantizedMatrix::quantize(values, inputs).ok_or_else(|| {
-        let max = values.iter().fold(0.0f32, |max, value| if value.abs() <= max { max } else { value.abs() });
-        let expected = format!("rows of {inputs} numbers of at most 8e6, to quantize");
-        Error::shape(name, expected, format!("{} values of at most {max}", values.len()))
-    })
 }
 
 /// Returns the format of products that 8-bit blocks would make inexact: attention and convolutions.
