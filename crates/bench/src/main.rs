@@ -65,6 +65,9 @@ struct BenchArgs {
     /// Run only the cases whose names contain this text
     #[arg(long, value_name = "TEXT")]
     case: Option<String>,
+    /// Run only this system
+    #[arg(long, value_name = "NAME")]
+    system: Option<String>,
     /// Write the results as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -145,6 +148,14 @@ fn run(arguments: &BenchArgs) -> Result<()> {
         let expected = "a part of the name of a case";
         let text = arguments.case.clone().unwrap_or_default();
         return Err(Error::Argument { argument: "--case", expected, found: text });
+    }
+    if let Some(name) = &arguments.system {
+        plan.cases.iter_mut().for_each(|case| case.systems.retain(|system| system.name == *name));
+        plan.cases.retain(|case| !case.systems.is_empty());
+        if plan.cases.is_empty() {
+            let expected = "the name of a system of these cases";
+            return Err(Error::Argument { argument: "--system", expected, found: name.clone() });
+        }
     }
     let repeats = arguments.repeats.unwrap_or(repeats).into();
     let stop = Arc::new(AtomicBool::new(false));

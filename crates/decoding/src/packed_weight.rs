@@ -22,7 +22,7 @@ pub(crate) struct InputRows<'a> {
 
 impl<'a> InputRows<'a> {
     /// Prepares rows for weights of a format; `memory` is reused.
-    pub fn new(rows: View<'a, f32>, format: NumberFormat, memory: &'a mut PackedOperand) -> Self {
+    pub(crate) fn new(rows: View<'a, f32>, format: NumberFormat, memory: &'a mut PackedOperand) -> Self {
         if format == NumberFormat::Q8 {
             memory.fill(rows);
         }
@@ -30,7 +30,7 @@ impl<'a> InputRows<'a> {
     }
 
     /// Returns an operand for the memory of [`Self::new`].
-    pub fn memory() -> PackedOperand {
+    pub(crate) fn memory() -> PackedOperand {
         PackedOperand::new(NumberFormat::Q8, Operand::Left)
     }
 }
@@ -40,7 +40,7 @@ impl PackedWeight {
     ///
     /// # Errors
     /// [`Error::Shape`] for numbers that 8-bit blocks cannot represent.
-    pub fn new(name: &str, format: NumberFormat, weight: &[f32], inputs: usize) -> Result<Self> {
+    pub(crate) fn new(name: &str, format: NumberFormat, weight: &[f32], inputs: usize) -> Result<Self> {
         match format {
             NumberFormat::Q8 => match QuantizedMatrix::quantize(weight, inputs) {
                 Some(matrix) => Ok(PackedWeight::Q8(PackedOperand::from_quantized_rows(&matrix))),
@@ -54,7 +54,7 @@ impl PackedWeight {
     }
 
     /// Returns the number of outputs O.
-    pub fn outputs(&self) -> usize {
+    pub(crate) fn outputs(&self) -> usize {
         match self {
             PackedWeight::F32(weight) => weight.shape().1,
             PackedWeight::Q8(weight) => weight.len(),
@@ -62,7 +62,7 @@ impl PackedWeight {
     }
 
     /// Returns the number format.
-    pub fn format(&self) -> NumberFormat {
+    pub(crate) fn format(&self) -> NumberFormat {
         match self {
             PackedWeight::F32(_) => NumberFormat::F32,
             PackedWeight::Q8(_) => NumberFormat::Q8,
@@ -70,7 +70,7 @@ impl PackedWeight {
     }
 
     /// Computes `out (=|+=) x Wᵀ` on the calling thread.
-    pub fn multiply(&self, out: ViewMut<f32>, x: InputRows, accumulate: Accumulate) {
+    pub(crate) fn multiply(&self, out: ViewMut<f32>, x: InputRows, accumulate: Accumulate) {
         match self {
             PackedWeight::F32(weight) => product_packed(out, x.rows, weight, accumulate),
             PackedWeight::Q8(operand) => {

@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use speech::Tokenizer;
 use speech::files::open_regular;
 
-use crate::checkpoint_file::{CheckpointFile, SCALES_SUFFIX};
+use crate::checkpoint_file::SCALES_SUFFIX;
 use crate::checksums::hex_checksum;
 use crate::config::old_names;
 use crate::frozen::FrozenParameters;

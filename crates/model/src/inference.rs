@@ -80,7 +80,8 @@ impl Model {
     /// Returns this model with an encoder for inference.
     ///
     /// The encoder has a copy of the current weights, packed for products, if its kind has such an
-    /// implementation; otherwise it is unchanged. It has no training pass.
+    /// implementation; otherwise it is unchanged. It has no training pass. With
+    /// [`NumberFormat::Q8`], [`Self::decoder`] has weights in 8-bit blocks too.
     ///
     /// # Errors
     /// [`Error::Shape`] for a format that the encoder does not have: one without packed weights

@@ -2,7 +2,7 @@
 use kernels::packed::{NumberFormat, QuantizedMatrix};
 use safetensors::tensor::Dtype;
 
-use super::{BLOCK_BYTES, CheckpointFile};
+use super::CheckpointFile;
 use crate::encoders::WeightValues;
 use crate::{Error, Result};
 
