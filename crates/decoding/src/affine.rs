@@ -278,7 +278,8 @@ mod tests {
                     assert!(error <= quantization_error(x, w) + 1e-4, "{error} {inputs} to {outputs}");
                 }
             }
-            assert!(has_error, "8-bit blocks round, {inputs} to {outputs}");
+            // A weight of 0 is exact.
+            assert!(has_error || inputs == 1, "8-bit blocks round, {inputs} to {outputs}");
         }
     }
 
