@@ -279,8 +279,10 @@ pub(crate) struct EncodeWork {
     pub width: usize,
     /// Mel bins of a frame.
     pub mels: usize,
-    /// Frames of the utterance, of 10 ms each.
+    /// Frames of an utterance, of 10 ms each.
     pub frames: usize,
+    /// Number of utterances.
+    pub batch: usize,
 }
 
 /// Kind of model.

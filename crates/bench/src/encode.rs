@@ -19,7 +19,7 @@ const CHANNELS: usize = 256;
 /// Taps of the subsampling's depthwise convolutions.
 const TAPS: usize = 9;
 
-/// Encodes one utterance of random frames with random weights.
+/// Encodes utterances of random frames with random weights.
 struct EncodeWorkload {
     work: EncodeWork,
     encoder: AnyEncoder,
@@ -33,7 +33,7 @@ enum AnyEncoder {
     Candle(Box<FastConformerEncoder>),
 }
 
-/// Creates an encoder and an utterance.
+/// Creates an encoder and utterances.
 ///
 /// # Errors
 /// If the model does not support the sizes.
@@ -54,7 +54,7 @@ pub(crate) fn prepare(work: &EncodeWork, method: &Method) -> Result<Box<dyn Work
             AnyEncoder::Candle(Box::new(encoder))
         }
     };
-    let frames = noise(601, work.frames * work.mels, 3f32.sqrt());
+    let frames = noise(601, work.batch * work.frames * work.mels, 3f32.sqrt());
     Ok(Box::new(EncodeWorkload { work: *work, encoder, frames, encoded: Vec::new() }))
 }
 
@@ -109,17 +109,17 @@ impl EncodeWork {
 
     /// Returns the sizes of the work.
     pub(crate) fn shape(&self) -> CaseShape {
-        CaseShape { B: Some(1), T: Some(self.frames), H: Some(self.width), ..CaseShape::default() }
+        CaseShape { B: Some(self.batch), T: Some(self.frames), H: Some(self.width), ..CaseShape::default() }
     }
 
     /// Returns the bytes of frames and weights.
     pub(crate) fn input_bytes(&self) -> u64 {
         let layer = 27 * self.width * self.width;
         let weights = self.layers * layer + self.width * CHANNELS * self.bins()[2];
-        4 * (weights + self.frames * self.mels) as u64
+        4 * (weights + self.batch * self.frames * self.mels) as u64
     }
 
-    /// Returns the operations of products and convolutions of an utterance.
+    /// Returns the operations of products and convolutions of all utterances.
     ///
     /// Keys of positions are not included, as they can be kept.
     fn operations(&self) -> u64 {
@@ -131,7 +131,7 @@ impl EncodeWork {
             + (positions[1] + positions[2]) * separable
             + rows[2] * CHANNELS * bins[2] * width;
         let layer = rows[2] * (16 * width * width + 7 * width * width + 9 * width + 3 * keys * width);
-        2 * (subsampling + self.layers * layer) as u64
+        2 * (self.batch * (subsampling + self.layers * layer)) as u64
     }
 }
 
@@ -151,13 +151,14 @@ impl Workload for EncodeWorkload {
     fn step(&mut self) -> Result<NamedGradients> {
         self.encoded = match &self.encoder {
             AnyEncoder::Packed(encoder) => {
-                let EncodedRows { rows, .. } = encoder.encode(&[&self.frames])?;
+                let utterances: Vec<&[f32]> = self.frames.chunks(self.work.frames * self.work.mels).collect();
+                let EncodedRows { rows, .. } = encoder.encode(&utterances)?;
                 rows
             }
             AnyEncoder::Candle(encoder) => {
-                let shape = (1, self.work.frames, self.work.mels);
+                let shape = (self.work.batch, self.work.frames, self.work.mels);
                 let frames = Tensor::from_slice(&self.frames, shape, &Device::Cpu)?;
-                let (rows, _) = encoder.forward(&frames, &[self.work.frames], None)?;
+                let (rows, _) = encoder.forward(&frames, &vec![self.work.frames; self.work.batch], None)?;
                 rows.flatten_all()?.to_vec1()?
             }
         };
@@ -166,7 +167,8 @@ impl Workload for EncodeWorkload {
 
     fn check(&mut self) -> Result<()> {
         let is_finite = self.encoded.iter().all(|value| value.is_finite());
-        assert!(is_finite && self.encoded.len() == self.work.frames.div_ceil(8) * self.work.width);
+        let rows = self.work.batch * self.work.frames.div_ceil(8);
+        assert!(is_finite && self.encoded.len() == rows * self.work.width);
         Ok(())
     }
 }
@@ -178,7 +180,7 @@ mod tests {
 
     #[test]
     fn a_small_encoder_runs_with_every_method() {
-        let work = EncodeWork { layers: 2, width: 64, mels: 80, frames: 200 };
+        let work = EncodeWork { layers: 2, width: 64, mels: 80, frames: 200, batch: 2 };
         let formats = [EncoderFormat::F32, EncoderFormat::Bf16, EncoderFormat::Q8];
         let methods = formats.map(|format| Method::Encode { format });
         for method in methods.into_iter().chain([Method::Baseline]) {

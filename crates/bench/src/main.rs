@@ -52,8 +52,8 @@ use suites::{Suite, SuiteOptions};
 
 /// Compare speed and memory with other implementations, suite by suite
 ///
-/// `bench micro product` and `bench micro tiles` print rates of single matrix products and of tile
-/// shapes.
+/// `bench micro product`, `bench micro formats` and `bench micro tiles` print rates of single
+/// matrix products, of number formats and of tile shapes.
 #[derive(Parser)]
 #[command(name = "bench", version)]
 struct BenchArgs {

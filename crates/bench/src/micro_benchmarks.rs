@@ -4,6 +4,7 @@
 //! nodes) at a time.
 use std::time::{Duration, Instant};
 
+use kernels::packed::{NumberFormat, Operand, PackedOperand, RightPart, SumOrder, multiply};
 use kernels::{Accumulate, PackedRight, View, ViewMut, product, product_packed};
 use panda_core::{
     Adjoints, BackwardInputs, Gradients, Head, Plan, Precision, Rows, Selection, Shape, Workspace, backward,
@@ -23,6 +24,8 @@ const TILE_SIZES: [[usize; 3]; 4] = [[256, 512, 256], [1024, 512, 256], [1024, 5
 const LARGE_PRODUCT: [usize; 3] = [650, 512, 8192];
 /// Utterances of a batch, and width of a recurrent layer.
 const RECURRENT_SIZES: [[usize; 2]; 3] = [[16, 512], [16, 128], [1, 512]];
+/// Rows, inputs and outputs of a linear layer of an encoder with packed weights.
+const LINEAR_SIZES: [[usize; 3]; 3] = [[375, 1024, 4096], [375, 512, 2048], [8, 1024, 4096]];
 /// Sizes of the normalizer calls whose blockings (waves, tiles) are compared.
 const SHAPE: Shape = Shape { sites: 2600, hidden: 512, classes: 4096, selected: 2 };
 /// Sites of a wave, classes of a tile, tiles processed at once.
@@ -36,9 +39,10 @@ const BLOCKINGS: [[usize; 3]; 5] =
 pub(crate) fn run(name: &str) -> Result<()> {
     match name {
         "product" => measure_products(),
+        "formats" => measure_formats(),
         "tiles" => measure_tiles(),
         _ => {
-            let (argument, expected) = ("micro", "product or tiles");
+            let (argument, expected) = ("micro", "product, formats or tiles");
             return Err(Error::Argument { argument, expected, found: name.to_owned() });
         }
     }
@@ -96,6 +100,27 @@ fn measure_products() {
             let out = ViewMut::new(&mut gates, n, 4 * h);
             product_packed(out, View::new(&state, n, h), &weight, Accumulate::Add);
         });
+    }
+}
+
+/// Measures products of packed operands on one thread, in all number formats.
+///
+/// The rows are packed before.
+fn measure_formats() {
+    for [n, inputs, outputs] in LINEAR_SIZES {
+        let (rows, weight) = (noise(8, n * inputs, 1.0), noise(9, outputs * inputs, 0.04));
+        let weight = View::new(&weight, outputs, inputs).transposed();
+        let mut out = vec![0f32; n * outputs];
+        for format in [NumberFormat::F32, NumberFormat::Bf16, NumberFormat::Q8] {
+            let left = PackedOperand::packed(format, Operand::Left, View::new(&rows, n, inputs));
+            let right = PackedOperand::packed(format, Operand::Right, weight);
+            let name = format!("{} {n}x{inputs}x{outputs}", format.name());
+            measure(&name, (2 * n * inputs * outputs) as u64, || {
+                let right = RightPart { operand: &right, first_column: 0, first_step: 0 };
+                let out = ViewMut::new(&mut out, n, outputs);
+                multiply(out, (&left, 0), right, SumOrder::Blocked, Accumulate::Replace);
+            });
+        }
     }
 }
 

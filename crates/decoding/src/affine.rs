@@ -70,7 +70,8 @@ impl AffineLayer {
         }
         let strip_outputs = strip_outputs(inputs).min(outputs);
         let strips = weight.chunks(strip_outputs * inputs);
-        let strips = strips.map(|strip| PackedWeight::new(name, format, strip, inputs)).collect::<Result<_>>()?;
+        let strips =
+            strips.map(|strip| PackedWeight::new(name, format, strip, inputs)).collect::<Result<_>>()?;
         let bias = bias.map_or_else(|| vec![0.0; outputs], <[f32]>::to_vec);
         Ok(Self { strips, strip_outputs, inputs, bias })
     }

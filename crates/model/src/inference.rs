@@ -65,7 +65,9 @@ impl Model {
         let mut values = BTreeMap::new();
         for (name, shape) in shapes.iter().filter(|(name, _)| !is_packed(name)) {
             let stored = match format {
-                NumberFormat::Q8 if is_output_matrix(name) => WeightValues::Q8(read_quantized(file, name, shape)?),
+                NumberFormat::Q8 if is_output_matrix(name) => {
+                    WeightValues::Q8(read_quantized(file, name, shape)?)
+                }
                 _ => file.read_stored(name)?,
             };
             values.insert(name.clone(), stored.into_f32());

@@ -84,24 +84,30 @@ pub(super) fn train(options: &SuiteOptions) -> Plan {
     Plan { suite: "train", title: "Training, MLPerf's RNN-T", axis: "batch size", cases }
 }
 
-/// Cases of the suite `encoder`: encoders like those of public models, one utterance.
+/// Cases of the suite `encoder`: encoders like those of public models, one or 16 utterances.
 ///
 /// candle takes part in the shortest case only; quick: a small encoder.
 pub(super) fn encoder(options: &SuiteOptions) -> Plan {
-    let small = EncodeWork { layers: 2, width: 128, mels: 80, frames: 1000 };
-    let medium = |frames| EncodeWork { layers: 17, width: 512, mels: 80, frames };
-    let large = |frames| EncodeWork { layers: 24, width: 1024, mels: 128, frames };
+    let small = EncodeWork { layers: 2, width: 128, mels: 80, frames: 1000, batch: 1 };
+    let medium = |batch, frames| EncodeWork { layers: 17, width: 512, mels: 80, frames, batch };
+    let large = |batch, frames| EncodeWork { layers: 24, width: 1024, mels: 128, frames, batch };
     let works = match options.quick {
         true => vec![("small", small)],
         false => vec![
-            ("110m", medium(3000)),
-            ("110m", medium(30_000)),
-            ("0.6b", large(3000)),
-            ("0.6b", large(30_000)),
+            ("110m", medium(1, 3000)),
+            ("110m", medium(16, 3000)),
+            ("110m", medium(1, 30_000)),
+            ("0.6b", large(1, 3000)),
+            ("0.6b", large(16, 3000)),
+            ("0.6b", large(1, 30_000)),
         ],
     };
     let case = |(name, work): (&str, EncodeWork)| {
         let seconds = work.frames / FRAMES_PER_SECOND;
+        let name = match work.batch {
+            1 => format!("{name}, {seconds} s"),
+            batch => format!("{name}, {batch} x {seconds} s"),
+        };
         let formats = [
             ("panda", EncoderFormat::F32),
             ("panda-bf16", EncoderFormat::Bf16),
@@ -109,15 +115,12 @@ pub(super) fn encoder(options: &SuiteOptions) -> Plan {
         ];
         let mut systems: Vec<_> =
             formats.into_iter().map(|(name, format)| (name, Method::Encode { format })).collect();
-        if work.width <= 512 && work.frames <= 3000 {
+        if work.width <= 512 && work.frames <= 3000 && work.batch == 1 {
             systems.push(("candle", Method::Baseline));
         }
         Case {
-            name: format!("{name}, {seconds} s"),
-            mark: Some(PlotMark {
-                x: (work.frames * work.width) as f64,
-                label: format!("{name}, {seconds} s"),
-            }),
+            mark: Some(PlotMark { x: (work.batch * work.frames * work.width) as f64, label: name.clone() }),
+            name,
             work: CaseWork::Encode(work),
             systems: systems.into_iter().map(|(name, method)| options.system(name, method)).collect(),
         }

@@ -171,12 +171,12 @@ impl LstmPredictor {
                 PackedWeight::new(name, format, &matrix, inputs)
             };
             let strip = |units: std::ops::Range<usize>| {
-                let input = (index > 0).then(|| pack("weight_ih", layer.input, inputs, &units)).transpose()?;
+                let input =
+                    (index > 0).then(|| pack("weight_ih", layer.input, inputs, &units)).transpose()?;
                 Ok(UnitStrip { input, recurrent: pack("weight_hh", layer.recurrent, hidden, &units)? })
             };
             let bias = strips().flat_map(|units| gather_gates(layer.bias, hidden, units)).collect();
-            packed_layers
-                .push(PackedLstmLayer { strips: strips().map(strip).collect::<Result<_>>()?, bias });
+            packed_layers.push(PackedLstmLayer { strips: strips().map(strip).collect::<Result<_>>()?, bias });
         }
         // Input products of the first layer, in a table if it is small enough.
         let weight: Vec<f32> =
@@ -269,9 +269,8 @@ impl Predictor for LstmPredictor {
             // New h and c of each strip, from h and c of this layer and the new h of the layer
             // below.
             let values = states.values();
-            let h = |layer: usize| {
-                View::with_stride(&values[layer * layer_values..], rows, hidden, state_width)
-            };
+            let h =
+                |layer: usize| View::with_stride(&values[layer * layer_values..], rows, hidden, state_width);
             let format = layer.strips[0].recurrent.format();
             let old_h = InputRows::new(h(index), format, quantized_h);
             let layer_below = index.checked_sub(1);
