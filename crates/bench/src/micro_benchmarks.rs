@@ -24,7 +24,7 @@ const TILE_SIZES: [[usize; 3]; 4] = [[256, 512, 256], [1024, 512, 256], [1024, 5
 const LARGE_PRODUCT: [usize; 3] = [650, 512, 8192];
 /// Utterances of a batch, and width of a recurrent layer.
 const RECURRENT_SIZES: [[usize; 2]; 3] = [[16, 512], [16, 128], [1, 512]];
-/// Rows, inputs and outputs of a linear layer of an encoder with packed weights.
+/// Rows, inputs and outputs of linear layers of encoders.
 const LINEAR_SIZES: [[usize; 3]; 3] = [[375, 1024, 4096], [375, 512, 2048], [8, 1024, 4096]];
 /// Sizes of the normalizer calls whose blockings (waves, tiles) are compared.
 const SHAPE: Shape = Shape { sites: 2600, hidden: 512, classes: 4096, selected: 2 };

@@ -195,7 +195,7 @@ impl Default for NetworkScratch {
 }
 
 impl NetworkScratch {
-    /// Returns cache-aligned buffers of at least the given lengths, and memory of [`InputRows`].
+    /// Returns buffers of at least the given lengths, and memory of [`InputRows`].
     ///
     /// They contain the values of earlier steps.
     pub(crate) fn buffers(&mut self, sizes: [usize; 3]) -> ([&mut [f32]; 3], &mut [PackedOperand; 2]) {
@@ -243,7 +243,7 @@ mod tests {
         }
     }
 
-    /// An upper bound of the error of `x · w` in 8-bit blocks, see `kernels::packed`.
+    /// An upper bound of the error of `x · w` in 8-bit blocks.
     fn quantization_error(x: &[f32], w: &[f32]) -> f64 {
         let max = |values: &[f32]| values.iter().fold(0.0, |max: f64, v| max.max(f64::from(v.abs())));
         let sum = |values: &[f32]| values.iter().map(|v| f64::from(v.abs())).sum::<f64>();

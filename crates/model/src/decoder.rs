@@ -26,7 +26,7 @@ impl Model {
     /// Copies predictor and joint network for the searches of [`decoding`].
     ///
     /// Searches take projected frames, as [`Model::encode`] returns. With an encoder in 8-bit
-    /// blocks, LSTM, projection of the predictor and head are in 8-bit blocks too.
+    /// blocks, LSTM and projection of the predictor are in 8-bit blocks too.
     ///
     /// # Errors
     /// [`crate::Error::Shape`] for a CTC model or a recognition lattice, which have no joint
@@ -39,7 +39,8 @@ impl Model {
             bias.extend(to_vec::<f32>(durations.bias())?);
         }
         let format = self.encoder_format().unwrap_or(NumberFormat::F32);
-        let head = AffineLayer::with_format(format, "joint.head", &weight, self.width(), Some(&bias))?;
+        // In `f32`: rounding its rows would change the scores of close classes.
+        let head = AffineLayer::new("joint.head", &weight, self.width(), Some(&bias))?;
         let projection = layers.predictor.pack_as(format, "joint.predictor")?;
         let activation = self.config().loss.options.activation.activation();
         let mut network = JointNetwork::new(activation, None, projection, head, self.durations().len())?;

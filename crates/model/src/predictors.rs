@@ -54,7 +54,7 @@ pub trait Predictor: Send + Sync {
     /// Errors of candle.
     fn decoder(&self) -> Result<Arc<dyn decoding::Predictor>>;
 
-    /// Copies the network with weights in 8-bit blocks, for models in that format.
+    /// Copies the network with its weights in 8-bit blocks.
     ///
     /// The default is [`Self::decoder`].
     ///

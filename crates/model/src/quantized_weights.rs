@@ -15,7 +15,9 @@ pub(crate) fn quantize_weight(name: &str, values: &[f32], inputs: usize) -> Resu
     })
 }
 
-/// Returns whether a weight is a matrix of an LSTM predictor, of the joint network or a CTC head.
+/// Returns whether `panda quantize` rounds a weight outside the encoder.
+///
+/// These are the matrices of an LSTM predictor, of the joint network and of a CTC head.
 pub(crate) fn is_output_matrix(name: &str) -> bool {
     let parameter = name.rsplit('.').next().unwrap_or(name);
     match name.split_once('.') {

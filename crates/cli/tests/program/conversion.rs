@@ -1,7 +1,7 @@
 //! Tests of `panda import` and `panda export`.
 use super::pretrained_models::{Pretrained, RNNT, recipe};
 use super::toy::{leftovers, write_wav};
-use super::{panda, run_command};
+use super::{panda, run_command, shared};
 
 #[test]
 fn a_model_is_imported_transcribed_with_and_exported() {
@@ -130,4 +130,52 @@ fn a_model_is_quantized() {
     let (code, _, err) = run(&["quantize", "sound.wav", "-o", "x"]);
     assert!(code == Some(2) && err.starts_with("error: checkpoint sound.wav: "), "{err}");
     assert_eq!(leftovers(&folder), [] as [std::path::PathBuf; 0]);
+}
+
+/// Greedy searches on the recordings that the models were trained on.
+#[test]
+fn quantized_models_of_nemo_have_the_same_words() {
+    let (Some(golden), Some(an4)) = (shared("golden/nemo"), shared("data/an4")) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let run = |arguments: &[&str]| {
+        let (code, out, err) = run_command(panda(folder.path(), arguments));
+        assert_eq!(code, Some(0), "{arguments:?}: {err}");
+        out
+    };
+    let mut utterances = 0;
+    for case in [
+        "fc_ctc",
+        "fc_hybrid_rnnt_ctc",
+        "fc_hybrid_tdt_ctc",
+        "fc_rnnt",
+        "fc_stateless",
+        "fc_stream_chunked",
+        "fc_stream_regular",
+        "fc_tdt",
+    ] {
+        let text = std::fs::read(golden.join(case).join("case.json")).unwrap();
+        let json: serde_json::Value = serde_json::from_slice(&text).unwrap();
+        let tokenizer = golden.join("tokenizers").join(json["tokenizer"].as_str().unwrap());
+        let (model, tokenizer) = (golden.join(case), tokenizer.join("tokenizer.model"));
+        let [model, tokenizer] = [model, tokenizer].map(|path| path.display().to_string());
+        run(&["import", &model, "--tokenizer", &tokenizer, "-o", "model.safetensors"]);
+        run(&["quantize", "model.safetensors", "-o", "q8.safetensors"]);
+        let ids = json["utterances"].as_array().unwrap().iter().map(|id| id.as_str().unwrap());
+        let find = |id: &str| {
+            let mut splits = ["train", "dev", "test"].into_iter();
+            splits.find_map(|split| {
+                let path = an4.join(format!("audio/{split}/{id}.flac"));
+                path.exists().then(|| path.display().to_string())
+            })
+        };
+        let recordings: Vec<String> = ids.filter_map(find).collect();
+        utterances += recordings.len();
+        let transcribe = |model| {
+            let arguments: Vec<&str> =
+                ["transcribe", model].into_iter().chain(recordings.iter().map(String::as_str)).collect();
+            run(&arguments)
+        };
+        assert_eq!(transcribe("q8.safetensors"), transcribe("model.safetensors"), "{case}");
+    }
+    assert!(utterances >= 20, "{utterances} recordings");
 }

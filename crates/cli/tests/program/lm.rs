@@ -1,9 +1,8 @@
 //! Tests of `panda lm`: n-grams of texts and manifests.
 use std::fs;
-use std::path::Path;
 
 use super::toy::{Toy, leftovers};
-use super::{panda, run_command};
+use super::{panda, run_command, shared};
 
 #[test]
 fn an_n_gram_of_words() {
@@ -94,12 +93,7 @@ fn invalid_inputs_are_errors() {
 /// definition; kenlm 0.3.0 reports the same perplexities for the file.
 #[test]
 fn matches_kenlm_and_a_python_reference() {
-    let an4 = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/an4");
-    if !an4.exists() {
-        assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "{} is missing", an4.display());
-        println!("skipped: {} is missing", an4.display());
-        return;
-    }
+    let Some(an4) = shared("data/an4") else { return };
     let folder = tempfile::tempdir().unwrap();
     let [train, test] = ["train.jsonl", "test.jsonl"].map(|name| an4.join(name).display().to_string());
     let (code, out, err) =

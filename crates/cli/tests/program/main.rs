@@ -37,7 +37,7 @@ mod threads;
 #[path = "../../../training/tests/suite/toy.rs"]
 mod toy;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Returns the command `panda ARGUMENTS` with a working folder.
@@ -45,6 +45,17 @@ fn panda(folder: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_panda"));
     command.args(arguments).current_dir(folder);
     command
+}
+
+/// Returns a folder of the shared data; none, with a note, if it is missing outside of CI.
+fn shared(name: &str) -> Option<PathBuf> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared").join(name);
+    if path.exists() {
+        return Some(path);
+    }
+    assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "{} is missing", path.display());
+    println!("skipped: {} is missing", path.display());
+    None
 }
 
 /// Runs a command; returns exit status, standard output, standard error.
