@@ -218,12 +218,19 @@ impl<'a, F: Real> BoundCall<'a, F> {
     }
 
     /// Writes the frame gradient of a group to its batch positions.
-    pub(crate) fn frame_gradient(&mut self, group: &UtteranceGroup, out: &mut [F]) {
-        let size = self.frames.frame_size();
+    ///
+    /// `out` is the gradient of the batch; it is empty before the first group.
+    pub(crate) fn frame_gradient(&mut self, group: &UtteranceGroup, out: &mut Vec<F>) {
+        let (size, padded) = (self.frames.frame_size(), self.frames.padded());
+        let batch_len = self.frames.utterances() * padded * size;
         let gradient_rows = self.weights.frame_gradient(&self.frame_rows);
-        for (row, position) in
-            gradient_rows.chunks_exact(size).zip(group.batch_positions(self.frames.padded()))
-        {
+        if gradient_rows.len() == batch_len {
+            // A single group without padding: its rows are the result.
+            *out = gradient_rows;
+            return;
+        }
+        out.resize(batch_len, F::ZERO);
+        for (row, position) in gradient_rows.chunks_exact(size).zip(group.batch_positions(padded)) {
             out[position * size..][..size].copy_from_slice(row);
         }
     }

@@ -54,7 +54,7 @@ impl<F: Real> PendingLosses<'_, F> {
         let frames = call.frames;
         check_weights(frames, weights)?;
         call.backward(buffers, &group, &group_sums, weights)?;
-        let mut gradient = vec![F::ZERO; frames.utterances() * frames.padded() * frames.frame_size()];
+        let mut gradient = Vec::new();
         call.frame_gradient(&group, &mut gradient);
         buffers.weights = call.weights.take_buffers();
         Ok(LatticeOutput { sums: group_sums.sums, frames: gradient, parameters: call.weights.finish() })
@@ -188,7 +188,7 @@ impl<F: Real> LatticeSession<F> {
         let (mut call, plan) =
             self.start_call(inputs, |all_paths| LatticeOperation::sum(all_paths).with_gradients())?;
         let mut sums = Vec::with_capacity(frames.utterances());
-        let mut gradient = vec![F::ZERO; frames.utterances() * frames.padded() * frames.frame_size()];
+        let mut gradient = Vec::new();
         for group in plan.groups(frames) {
             let group_sums =
                 call.forward(&mut self.buffers, &group, SavedState::for_backward(plan.keeps_arcs))?;
