@@ -100,7 +100,7 @@ def export_onnx(case: str, folder: pathlib.Path) -> None:
 
     model, features, _ = build(case, torch.float32)
     path = folder / "onnx-f32.onnx"
-    torch.onnx.export(model, (features,), path, dynamo=True, external_data=True)
+    torch.onnx.export(model, (features,), path, dynamo=False, opset_version=17)
     quantize_dynamic(
         path,
         folder / "onnx-int8.onnx",
