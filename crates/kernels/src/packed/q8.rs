@@ -43,10 +43,7 @@ use matrix::QuantizedMatrix;
 use quantize::{f16_to_f32, quantize_column_block, quantize_row_block};
 
 use super::{OperandSource, OutputTile};
-use crate::simd::Int8;
-#[cfg(target_arch = "x86_64")]
-use crate::simd::{Avx2F16c, Avx512Vnni, AvxVnni};
-use crate::{Accumulate, ViewMut};
+use crate::{Accumulate, ViewMut, simd::Int8};
 
 /// Steps of a block.
 pub(super) const BLOCK_STEPS: usize = 32;
@@ -217,11 +214,9 @@ impl<'a, T> Blocks<'a, T> {
 ///
 /// ```text
 /// for columns J of 32:
-///   for parts P of the blocks:
-///     for rows I of a micro-kernel:  out[I, J] (=|+=) left[I, P] · right[P, J]
+///   for rows I of a micro-kernel:  out[I, J] (=|+=) left[I] · right[J]
 /// ```
-/// Only AVX2 needs several parts. A micro-panel of 4096 steps has 136 KiB and stays in the
-/// second-level cache.
+/// A micro-panel of 4096 steps has 136 KiB and stays in the second-level cache.
 pub(super) fn product(
     level: Int8,
     out: ViewMut<f32>,
@@ -233,24 +228,17 @@ pub(super) fn product(
     let ViewMut { data, rows, cols, stride } = out;
     // Groups of nearly equal size.
     let group = rows.div_ceil(rows.div_ceil(kernel_rows(level)).max(1)).max(1);
-    let mut kernel = Kernel::new(level);
-    let part_blocks = kernel.part_blocks().unwrap_or(count.max(1));
     for col in (0..cols).step_by(PANEL_COLUMNS) {
-        for first in (0..count).step_by(part_blocks) {
-            let part = first..count.min(first + part_blocks);
-            let columns = &right.first(col / PANEL_COLUMNS, count)[part.clone()];
-            kernel.prepare(columns);
-            let accumulate = if first == 0 { accumulate } else { Accumulate::Add };
-            for row in (0..rows).step_by(group) {
-                let mut tile_rows: [&[RowBlock]; MAX_ROWS] = [&[]; MAX_ROWS];
-                let tile_rows = &mut tile_rows[..group.min(rows - row)];
-                for (index, tile_row) in tile_rows.iter_mut().enumerate() {
-                    *tile_row = &left.first(row + index, count)[part.clone()];
-                }
-                let (out, rows, cols) = (&mut data[row * stride + col..], tile_rows.len(), cols - col);
-                let output = OutputTile { out, rows, cols: cols.min(PANEL_COLUMNS), stride, accumulate };
-                kernel.multiply(tile_rows, columns, output);
+        let columns = right.first(col / PANEL_COLUMNS, count);
+        for row in (0..rows).step_by(group) {
+            let mut tile_rows: [&[RowBlock]; MAX_ROWS] = [&[]; MAX_ROWS];
+            let tile_rows = &mut tile_rows[..group.min(rows - row)];
+            for (index, tile_row) in tile_rows.iter_mut().enumerate() {
+                *tile_row = left.first(row + index, count);
             }
+            let (out, rows, cols) = (&mut data[row * stride + col..], tile_rows.len(), cols - col);
+            let output = OutputTile { out, rows, cols: cols.min(PANEL_COLUMNS), stride, accumulate };
+            multiply_tile(level, tile_rows, columns, output);
         }
     }
 }
@@ -268,62 +256,16 @@ fn kernel_rows(level: Int8) -> usize {
     }
 }
 
-/// The micro-kernel of an instruction set, with the memory that it needs.
-enum Kernel {
-    Portable,
-    #[cfg(target_arch = "x86_64")]
-    Avx2(Avx2F16c, avx2::WidenedColumns),
-    #[cfg(target_arch = "x86_64")]
-    AvxVnni(AvxVnni),
-    #[cfg(target_arch = "x86_64")]
-    Avx512(Avx512Vnni),
-}
-
-impl Kernel {
-    fn new(level: Int8) -> Self {
-        match level {
-            Int8::Portable => Kernel::Portable,
-            #[cfg(target_arch = "x86_64")]
-            Int8::Avx2(token) => Kernel::Avx2(token, avx2::WidenedColumns::ZERO),
-            #[cfg(target_arch = "x86_64")]
-            Int8::AvxVnni(token) => Kernel::AvxVnni(token),
-            #[cfg(target_arch = "x86_64")]
-            Int8::Avx512(token) => Kernel::Avx512(token),
-        }
-    }
-
-    /// Returns the blocks of a part of the sum; none for a single part.
-    fn part_blocks(&self) -> Option<usize> {
-        match self {
-            #[cfg(target_arch = "x86_64")]
-            Kernel::Avx2(..) => Some(avx2::WIDENED_BLOCKS),
-            _ => None,
-        }
-    }
-
-    /// Prepares the columns of a part for all rows.
-    fn prepare(&mut self, columns: &[ColumnBlock]) {
+/// Multiplies the rows of a micro-kernel by 32 columns.
+fn multiply_tile(level: Int8, rows: &[&[RowBlock]], columns: &[ColumnBlock], output: OutputTile<f32>) {
+    match level {
+        Int8::Portable => with_sums(output, |sums| multiply_plain(rows, columns, sums)),
         #[cfg(target_arch = "x86_64")]
-        if let Kernel::Avx2(token, widened) = self {
-            widened.fill(*token, columns);
-        }
-    }
-
-    /// Multiplies up to [`MAX_ROWS`] rows by the 32 columns that were prepared.
-    fn multiply(&self, rows: &[&[RowBlock]], columns: &[ColumnBlock], output: OutputTile<f32>) {
-        match self {
-            Kernel::Portable => with_sums(output, |sums| multiply_plain(rows, columns, sums)),
-            #[cfg(target_arch = "x86_64")]
-            Kernel::Avx2(token, widened) => {
-                with_sums(output, |sums| avx2::multiply(*token, rows, (columns, widened), sums));
-            }
-            #[cfg(target_arch = "x86_64")]
-            Kernel::AvxVnni(token) => {
-                with_sums(output, |sums| avx_vnni::multiply(*token, rows, columns, sums));
-            }
-            #[cfg(target_arch = "x86_64")]
-            Kernel::Avx512(token) => avx512::multiply(*token, rows, columns, output),
-        }
+        Int8::Avx2(token) => with_sums(output, |sums| avx2::multiply(token, rows, columns, sums)),
+        #[cfg(target_arch = "x86_64")]
+        Int8::AvxVnni(token) => with_sums(output, |sums| avx_vnni::multiply(token, rows, columns, sums)),
+        #[cfg(target_arch = "x86_64")]
+        Int8::Avx512(token) => avx512::multiply(token, rows, columns, output),
     }
 }
 

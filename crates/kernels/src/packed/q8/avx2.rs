@@ -1,8 +1,7 @@
 //! 8-bit products and packing with AVX2: products of 16-bit pairs.
 //!
-//! Columns of several blocks are widened to 16 bits for all rows, because widening has half the
-//! rate of products. The micro-kernel has 6 rows by two registers of columns; `f32` sums are in
-//! memory, as a block needs them once.
+//! The micro-kernel has 4 rows by two registers of columns; `f32` sums are in memory, as a block
+//! needs them once. `vpmaddubsw` would need another instruction for the signs and is not faster.
 #![allow(unsafe_code)]
 use std::arch::x86_64::*;
 
@@ -11,51 +10,17 @@ use super::{BLOCK_STEPS, ColumnBlock, MAX_ROWS, PANEL_COLUMNS, RowBlock, TileRow
 use crate::simd::Avx2F16c;
 
 /// Rows of a micro-kernel, at most.
-pub(super) const ROWS: usize = 6;
-/// Blocks whose columns are widened at once: 16 KiB, half of a first-level cache.
-pub(super) const WIDENED_BLOCKS: usize = 8;
+pub(super) const ROWS: usize = 4;
 /// Registers of columns that are computed at once.
 const REGISTERS: usize = 2;
 /// Lanes of a register.
 const LANES: usize = 8;
 
-/// Columns of [`WIDENED_BLOCKS`] blocks in 16 bits, in pairs of steps.
-#[repr(align(64))]
-pub(super) struct WidenedColumns([[i16; BLOCK_STEPS * PANEL_COLUMNS]; WIDENED_BLOCKS]);
-
-impl WidenedColumns {
-    pub(super) const ZERO: Self = WidenedColumns([[0; BLOCK_STEPS * PANEL_COLUMNS]; WIDENED_BLOCKS]);
-
-    /// Widens at most [`WIDENED_BLOCKS`] blocks.
-    pub(super) fn fill(&mut self, _token: Avx2F16c, columns: &[ColumnBlock]) {
-        // SAFETY: the token proves the features.
-        unsafe { self.fill_wide(columns) }
-    }
-
-    #[target_feature(enable = "avx2,f16c")]
-    fn fill_wide(&mut self, columns: &[ColumnBlock]) {
-        for (out, block) in self.0.iter_mut().zip(columns) {
-            for (out, values) in out
-                .as_chunks_mut::<{ 2 * LANES }>()
-                .0
-                .iter_mut()
-                .zip(block.values.as_chunks::<{ 2 * LANES }>().0)
-            {
-                // SAFETY: both chunks have 16 elements.
-                unsafe {
-                    let values = _mm_loadu_si128(values.as_ptr().cast());
-                    _mm256_storeu_si256(out.as_mut_ptr().cast(), _mm256_cvtepi8_epi16(values));
-                }
-            }
-        }
-    }
-}
-
-/// Adds the products of up to 6 rows and 32 widened columns.
+/// Adds the products of up to 4 rows and 32 columns.
 pub(super) fn multiply(
     _token: Avx2F16c,
     rows: &[&[RowBlock]],
-    columns: (&[ColumnBlock], &WidenedColumns),
+    columns: &[ColumnBlock],
     sums: &mut [TileRow; MAX_ROWS],
 ) {
     // SAFETY: the token proves the features.
@@ -65,8 +30,6 @@ pub(super) fn multiply(
             [a, b] => multiply_rows([a, b], columns, sums),
             [a, b, c] => multiply_rows([a, b, c], columns, sums),
             [a, b, c, d] => multiply_rows([a, b, c, d], columns, sums),
-            [a, b, c, d, e] => multiply_rows([a, b, c, d, e], columns, sums),
-            [a, b, c, d, e, f] => multiply_rows([a, b, c, d, e, f], columns, sums),
             _ => unreachable!("a micro-kernel has at most {ROWS} rows"),
         }
     }
@@ -75,10 +38,10 @@ pub(super) fn multiply(
 #[target_feature(enable = "avx2,f16c")]
 fn multiply_rows<const M: usize>(
     rows: [&[RowBlock]; M],
-    (columns, widened): (&[ColumnBlock], &WidenedColumns),
+    columns: &[ColumnBlock],
     sums: &mut [TileRow; MAX_ROWS],
 ) {
-    for (index, (column_block, widened)) in columns.iter().zip(&widened.0).enumerate() {
+    for (index, column_block) in columns.iter().enumerate() {
         let blocks = rows.map(|row| &row[index]);
         // Pairs of 16-bit steps.
         let mut pairs = [[0i32; BLOCK_STEPS / 2]; M];
@@ -100,7 +63,8 @@ fn multiply_rows<const M: usize>(
                 let values: [__m256i; REGISTERS] = std::array::from_fn(|register| {
                     let position = pair * 2 * PANEL_COLUMNS + 2 * (first + register * LANES);
                     // SAFETY: a pair has 2 steps of 32 columns.
-                    unsafe { _mm256_load_si256(widened.as_ptr().add(position).cast()) }
+                    let values = unsafe { _mm_load_si128(column_block.values.as_ptr().add(position).cast()) };
+                    _mm256_cvtepi8_epi16(values)
                 });
                 for (pairs, products) in pairs.iter().zip(&mut products) {
                     let steps = _mm256_set1_epi32(pairs[pair]);
