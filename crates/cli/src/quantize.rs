@@ -29,7 +29,10 @@ pub(crate) fn run(arguments: &Args) -> Result<ExitCode> {
     let output = OutputFile::new(output, &[checkpoint])?;
     let file = CheckpointFile::open(checkpoint)?;
     model::quantize(&file, *to, output.path())?;
-    print_parts(&CheckpointFile::open(output.path())?)?;
+    // A pipe or device cannot be read again.
+    if output.path().is_file() {
+        print_parts(&CheckpointFile::open(output.path())?)?;
+    }
     outln!("{}: checkpoint for recognition", output.path().display())?;
     Ok(ExitCode::SUCCESS)
 }

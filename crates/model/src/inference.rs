@@ -83,7 +83,8 @@ impl Model {
     ///
     /// The encoder has a copy of the current weights, packed for products, if its kind has such an
     /// implementation; otherwise it is unchanged. It has no training pass. With
-    /// [`NumberFormat::Q8`], [`Self::decoder`] has weights in 8-bit blocks too.
+    /// [`NumberFormat::Q8`], [`Self::decoder`] has LSTM weights in 8-bit blocks too; heads and the
+    /// projection of encoder rows are not rounded, unlike those of [`Self::read_for_inference`].
     ///
     /// # Errors
     /// [`Error::Shape`] for a format that the encoder does not have: one without packed weights
@@ -129,8 +130,8 @@ impl Model {
 
     /// Returns the CRC-32 of each weight by name.
     ///
-    /// Values are little-endian `f32`; those of a packed encoder are its weights before packing,
-    /// with the updates of an adapter.
+    /// Values are little-endian `f32`, or 8-bit blocks as the file has them; those of a packed
+    /// encoder are its weights before packing, with the updates of an adapter.
     ///
     /// # Errors
     /// Errors of candle.

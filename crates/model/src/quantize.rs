@@ -26,8 +26,8 @@ use crate::{Error, Model, Progress, Result};
 /// are rounded twice.
 ///
 /// # Errors
-/// [`Error::Checkpoint`] for a file that was quantized before, with an adapter, without a
-/// FastConformer encoder, or with values that cannot be quantized; [`Error::Shape`] for the format
+/// [`Error::Checkpoint`] for a file that was quantized before, with an adapter, or without a
+/// FastConformer encoder; [`Error::Shape`] for values that cannot be quantized and for the format
 /// `f32`; [`Error::Io`].
 pub fn quantize(file: &CheckpointFile, format: NumberFormat, output: &Path) -> Result<()> {
     let invalid = |expected: &str, found: &str| Err(Error::checkpoint(file.path(), expected, found));

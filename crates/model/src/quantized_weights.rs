@@ -9,7 +9,8 @@ use crate::{Error, Result};
 /// [`Error::Shape`] for values that are not finite or too large.
 pub(crate) fn quantize_weight(name: &str, values: &[f32], inputs: usize) -> Result<QuantizedMatrix> {
     QuantizedMatrix::quantize(values, inputs).ok_or_else(|| {
-        let max = values.iter().fold(0.0f32, |max, value| if value.abs() <= max { max } else { value.abs() });
+        // NaN is the largest number in this order.
+        let max = values.iter().map(|value| value.abs()).max_by(f32::total_cmp).unwrap_or_default();
         let expected = format!("rows of {inputs} numbers of at most 8e6, to quantize");
         Error::shape(name, expected, format!("{} values of at most {max}", values.len()))
     })

@@ -8,6 +8,7 @@ use crate::{Error, Result};
 
 /// The end of the names of tensors with f16 scales.
 pub(crate) const SCALES_SUFFIX: &str = ".scales";
+
 /// The values of a part of a model in one number format.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredPart {
@@ -24,7 +25,9 @@ pub struct StoredPart {
 impl CheckpointFile {
     /// Returns the smallest number format of the weights.
     pub fn format(&self) -> NumberFormat {
-        let has = |dtype| self.tensors.values().any(|place| place.dtype == dtype);
+        let kind = format!("{}/", self.weight_kind());
+        let mut tensors = self.tensors.iter().filter(|(name, _)| name.starts_with(&kind));
+        let has = |dtype| tensors.clone().any(|(_, place)| place.dtype == dtype);
         match (has(Dtype::I8), has(Dtype::BF16)) {
             (true, _) => NumberFormat::Q8,
             (false, true) => NumberFormat::Bf16,
@@ -85,7 +88,7 @@ impl CheckpointFile {
                     }
                 }
                 Dtype::F16 => {
-                    let integers = self.tensors.get(name.trim_end_matches(SCALES_SUFFIX));
+                    let integers = self.tensors.get(name.strip_suffix(SCALES_SUFFIX).unwrap_or(name));
                     if integers.is_none_or(|integers| integers.dtype != Dtype::I8) {
                         return invalid(format!("integers with the scales {name}"), "none".to_owned());
                     }
@@ -141,5 +144,5 @@ impl CheckpointFile {
 /// Returns the rows and columns of a tensor; rows are those of the first axis.
 pub(crate) fn matrix_shape(shape: &[usize]) -> (usize, usize) {
     let rows = shape.first().copied().unwrap_or(1);
-    (rows, shape.iter().skip(1).product())
+    (rows, shape.iter().skip(1).fold(1, |product: usize, &size| product.saturating_mul(size)))
 }

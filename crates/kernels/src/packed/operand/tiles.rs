@@ -12,7 +12,7 @@ pub(super) struct TileShape {
     pub(super) operand: Operand,
 }
 
-/// Tiles of an operand, the parts of [`par_for`]; see [`PackedOperand::tiles_mut`].
+/// Tiles of an operand, the parts of `par_for`; see `PackedOperand::tiles_mut`.
 #[derive(Debug)]
 pub struct OperandTilesMut<'a> {
     pub(super) shape: TileShape,

@@ -152,7 +152,7 @@ fn pack_block(values: &[f32; BLOCK_STEPS], block: &mut RowBlock) {
     // SAFETY: the block has 32 values.
     unsafe { _mm256_storeu_si256(block.values.as_mut_ptr().cast(), packed) };
     block.scale = scale;
-    block.offset = -128 * _mm_cvtsi128_si32(sums);
+    block.offset = (-128i32).wrapping_mul(_mm_cvtsi128_si32(sums));
     if scale.is_nan() {
         (block.values, block.offset) = ([0; BLOCK_STEPS], 0);
     }

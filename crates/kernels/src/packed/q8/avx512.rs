@@ -130,7 +130,8 @@ fn pack_values_wide(values: &[f32], blocks: &mut [RowBlock]) {
         let inverse = _mm512_set1_ps(inverse);
         // NaN times 0 becomes the smallest integer, whose low byte is 0.
         let [first, second] = halves.map(|half| _mm512_cvtps_epi32(_mm512_mul_ps(half, inverse)));
-        let offset = -128 * _mm512_reduce_add_epi32(_mm512_add_epi32(first, second));
+        let sum = _mm512_reduce_add_epi32(_mm512_add_epi32(first, second));
+        let offset = (-128i32).wrapping_mul(sum);
         block.scale = scale;
         block.offset = if scale.is_nan() { 0 } else { offset };
         let to = block.values.as_mut_ptr();

@@ -38,7 +38,7 @@ impl<'a> WeightReader<'a> {
     /// Reads the weight `[outputs, inputs]` of a linear layer.
     ///
     /// # Errors
-    /// As [`Self::read`], and as [`quantize`].
+    /// As [`Self::read`], and as [`quantize_weight`].
     pub(super) fn read_linear(&mut self, name: &str, [outputs, inputs]: [usize; 2]) -> Result<LinearWeight> {
         let values = self.read_values(name, outputs * inputs)?;
         Ok(match (self.format, values) {
