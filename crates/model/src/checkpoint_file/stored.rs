@@ -26,7 +26,7 @@ impl CheckpointFile {
     /// Returns the smallest number format of the weights.
     pub fn format(&self) -> NumberFormat {
         let kind = format!("{}/", self.weight_kind());
-        let mut tensors = self.tensors.iter().filter(|(name, _)| name.starts_with(&kind));
+        let tensors = self.tensors.iter().filter(|(name, _)| name.starts_with(&kind));
         let has = |dtype| tensors.clone().any(|(_, place)| place.dtype == dtype);
         match (has(Dtype::I8), has(Dtype::BF16)) {
             (true, _) => NumberFormat::Q8,
