@@ -4,7 +4,7 @@ use std::{path::PathBuf, process::ExitCode};
 use lattice::{Context, Plan};
 use model::config::GnatConfig;
 use model::config::LossBudget;
-use model::{CheckpointFile, Model, ModelConfig};
+use model::{CheckpointFile, Model, ModelConfig, StoredPart};
 use recognizer::unusable_texts;
 use rnnt_loss::{MemoryPlan, Options, Precision};
 use speech::Tokenizer;
@@ -94,7 +94,9 @@ pub(crate) fn run(arguments: &Args) -> Result<ExitCode> {
         bad_items::warn("data.train", &bad);
         let seconds: f64 = utterances.iter().map(|utterance| utterance.seconds).sum();
         outln!("training data: {} utterances, {:.1} minutes", utterances.len(), seconds / 60.0)?;
-        print_model(&recipe.model_config(), &tokenizer, arguments)
+        let config = recipe.model_config();
+        quantize::print_parts(&StoredPart::of_shapes(&Model::shapes(&config, tokenizer.size())?))?;
+        print_model(&config, &tokenizer, arguments)
     } else {
         let file = CheckpointFile::open(path)?;
         let (config, tokenizer) = (file.model_config()?, file.tokenizer()?);
@@ -103,7 +105,7 @@ pub(crate) fn run(arguments: &Args) -> Result<ExitCode> {
         if let Some(source) = file.imported() {
             outln!("imported from: {}", source.layout.name())?;
         }
-        quantize::print_parts(&file)?;
+        quantize::print_parts(&file.stored_parts())?;
         print_model(&config, &tokenizer, arguments)
     }
 }

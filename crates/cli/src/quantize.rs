@@ -2,8 +2,8 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use model::CheckpointFile;
 use model::encoders::NumberFormat;
+use model::{CheckpointFile, StoredPart};
 use training::files::OutputFile;
 
 use crate::error::Result;
@@ -31,17 +31,16 @@ pub(crate) fn run(arguments: &Args) -> Result<ExitCode> {
     model::quantize(&file, *to, output.path())?;
     // A pipe or device cannot be read again.
     if output.path().is_file() {
-        print_parts(&CheckpointFile::open(output.path())?)?;
+        print_parts(&CheckpointFile::open(output.path())?.stored_parts())?;
     }
     outln!("{}: checkpoint for recognition", output.path().display())?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Prints values and bytes of each part and number format.
-pub(crate) fn print_parts(file: &CheckpointFile) -> Result<()> {
+pub(crate) fn print_parts(parts: &[StoredPart]) -> Result<()> {
     outln!("{:<24} {:>6} {:>12} {:>10}", "weights", "format", "values", "MB")?;
-    let parts = file.stored_parts();
-    for part in &parts {
+    for part in parts {
         let megabytes = part.bytes as f64 / 1e6;
         outln!("{:<24} {:>6} {:>12} {megabytes:>10.3}", part.name, part.format.name(), part.values)?;
     }

@@ -4,6 +4,7 @@ use safetensors::tensor::Dtype;
 
 use super::CheckpointFile;
 use crate::encoders::WeightValues;
+use crate::parameters::Shapes;
 use crate::{Error, Result};
 
 /// The end of the names of tensors with f16 scales.
@@ -20,6 +21,30 @@ pub struct StoredPart {
     pub values: usize,
     /// Their bytes in the file, scales included.
     pub bytes: usize,
+}
+
+impl StoredPart {
+    /// Returns the parts of parameters in `f32`.
+    pub fn of_shapes(shapes: &Shapes) -> Vec<Self> {
+        Self::merge(shapes.iter().map(|(name, shape)| {
+            let values: usize = shape.iter().product();
+            let bytes = values * size_of::<f32>();
+            StoredPart { name: name.clone(), format: NumberFormat::F32, values, bytes }
+        }))
+    }
+
+    /// Adds up parameters of one part and format.
+    fn merge(parameters: impl Iterator<Item = Self>) -> Vec<Self> {
+        let mut parts: Vec<Self> = Vec::new();
+        for Self { name, format, values, bytes } in parameters {
+            let name = name.split('.').next().unwrap_or(&name);
+            match parts.iter_mut().find(|part| part.name == name && part.format == format) {
+                Some(part) => (part.values, part.bytes) = (part.values + values, part.bytes + bytes),
+                None => parts.push(Self { name: name.to_owned(), format, values, bytes }),
+            }
+        }
+        parts
+    }
 }
 
 impl CheckpointFile {
@@ -39,9 +64,8 @@ impl CheckpointFile {
     ///
     /// The values are those that [`Self::read_weight`] reads.
     pub fn stored_parts(&self) -> Vec<StoredPart> {
-        let mut parts: Vec<StoredPart> = Vec::new();
-        for (name, shape) in &self.shapes {
-            let Some(place) = self.tensors.get(&format!("{}/{name}", self.weight_kind())) else { continue };
+        let part = |(name, shape): (&String, &Vec<usize>)| {
+            let place = self.tensors.get(&format!("{}/{name}", self.weight_kind()))?;
             let format = match place.dtype {
                 Dtype::I8 => NumberFormat::Q8,
                 Dtype::BF16 => NumberFormat::Bf16,
@@ -49,13 +73,9 @@ impl CheckpointFile {
             };
             let scales = self.tensors.get(&format!("{}/{name}{SCALES_SUFFIX}", self.weight_kind()));
             let bytes = place.bytes + scales.map_or(0, |scales| scales.bytes);
-            let (part, values) = (name.split('.').next().unwrap_or(name), shape.iter().product());
-            match parts.iter_mut().find(|other| other.name == part && other.format == format) {
-                Some(other) => (other.values, other.bytes) = (other.values + values, other.bytes + bytes),
-                None => parts.push(StoredPart { name: part.to_owned(), format, values, bytes }),
-            }
-        }
-        parts
+            Some(StoredPart { name: name.clone(), format, values: shape.iter().product(), bytes })
+        };
+        StoredPart::merge(self.shapes.iter().filter_map(part))
     }
 
     /// Fails for a file of `panda quantize`.

@@ -76,7 +76,7 @@ fn trained_model(is_causal: bool) -> &'static TrainedModel {
         let changes: Vec<_> = changes.iter().map(|(old, new)| (*old, new.as_str())).collect();
         let (recipe, folder) = (toy.recipe(&changes), toy.path("run"));
         let outcome =
-            train(&recipe, Some(24), &folder, StartMode::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
+            train(&recipe, Some(36), &folder, StartMode::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
         let metrics = std::fs::read_to_string(folder.join("metrics.csv")).unwrap();
         let column = metrics.lines().next().unwrap().split(',').position(|name| name == "loss").unwrap();
         let loss = |line: &str| line.split(',').nth(column).unwrap().parse().unwrap();

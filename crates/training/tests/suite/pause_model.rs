@@ -20,8 +20,8 @@ pub(super) struct PauseModel {
 }
 
 impl PauseModel {
-    /// Trains the model of a recipe with these changes.
-    pub(super) fn new(changes: &[(&str, &str)]) -> Self {
+    /// Trains the model of a recipe with these changes for some epochs.
+    pub(super) fn new(changes: &[(&str, &str)], epochs: u64) -> Self {
         let toy = Toy::new();
         // 1. The sound of each word, without the pauses before and after it.
         let clip = |(_, file): &(&str, &str)| {
@@ -61,7 +61,7 @@ impl PauseModel {
             (lstm, "kind = \"stateless\"\nembedding = 8\ncontext = 1"),
         ];
         let (recipe, folder) = (toy.recipe(&[&common, changes].concat()), toy.path("run"));
-        train(&recipe, Some(24), &folder, StartMode::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
+        train(&recipe, Some(epochs), &folder, StartMode::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
         PauseModel { clips, checkpoint: std::fs::read(folder.join("best.safetensors")).unwrap() }
     }
 
@@ -76,7 +76,7 @@ impl PauseModel {
 /// A model with a CTC head.
 pub(super) fn model() -> &'static PauseModel {
     static MODEL: OnceLock<PauseModel> = OnceLock::new();
-    MODEL.get_or_init(|| PauseModel::new(&[]))
+    MODEL.get_or_init(|| PauseModel::new(&[], 24))
 }
 
 pub(super) fn silence(seconds: f64) -> Vec<f32> {
