@@ -46,7 +46,7 @@ pub(crate) fn print_parts(parts: &[StoredPart]) -> Result<()> {
     }
     let (values, bytes) = (parts.iter().map(|part| part.values), parts.iter().map(|part| part.bytes));
     let (values, megabytes) = (values.sum::<usize>(), bytes.sum::<usize>() as f64 / 1e6);
-    outln!("{:<24} {:>6} {values:>12} {megabytes:>10.3}", "total", "")?;
+    outln!("{:<24} {:>6} {values:>12} {megabytes:>10.3}", "all parts", "")?;
     Ok(())
 }
 
