@@ -260,8 +260,8 @@ class Recognizer:
             omit_special: Leaves special words such as ``<unk>`` out of texts.
             channel: Channel of files with several, from 1; None averages all.
             resample: Converts other sample rates, which are errors otherwise.
-            encoder_format: ``bf16`` halves the memory of FastConformer encoders, ``q8`` needs little more than a
-                quarter; by default that of the checkpoint.
+            encoder_format: ``bf16`` halves the memory of FastConformer encoders, ``q8`` needs little
+                more than a quarter; by default that of the checkpoint.
             long: Seconds from which recordings are processed in parts, in constant memory.
             window: Seconds of the windows of long recordings and streams (bidirectional models).
             overlap: Seconds of overlap of the windows; a quarter of ``window``, at most 5, if None.
@@ -299,7 +299,7 @@ class Recognizer:
             "omit_special": _flag("omit_special", omit_special),
             "channel": _optional(_count, "channel", channel, 1, 2**32 - 1),
             "resample": _flag("resample", resample),
-            "encoder_format": None if encoder_format is None else _choice("encoder_format", encoder_format, EncoderFormat),
+            "encoder_format": _optional(_choice, "encoder_format", encoder_format, EncoderFormat),
             "long": _number("long", long, 0.0, _MAX_SECONDS),
             "window": _number("window", window, 0.0, 3600.0),
             "overlap": _optional(_number, "overlap", overlap, 0.0, _MAX_SECONDS),
