@@ -54,7 +54,7 @@ enum Command {
     Import(import::Args),
     /// Convert a checkpoint to a model of NeMo or Hugging Face
     Export(export::Args),
-    /// Write a smaller checkpoint for recognition: encoder weights in 8-bit blocks or bf16
+    /// Write a smaller checkpoint for recognition: weights in 8-bit blocks or bf16
     Quantize(quantize::Args),
     /// Extract, apply, remove or merge a low-rank adapter
     Adapter(adapter::Args),

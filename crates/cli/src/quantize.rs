@@ -18,8 +18,8 @@ pub(crate) struct Args {
     /// Checkpoint to write
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
-    /// Format of the encoder's linear layers: q8 (8-bit blocks) or bf16
-    #[arg(long, value_name = "q8|bf16", default_value = "q8", value_parser = parse_format)]
+    /// Format of the weights: q8 (8-bit blocks) or bf16 (linear layers of the encoder only)
+    #[arg(long, value_name = "q8|bf16", default_value = "q8")]
     to: NumberFormat,
 }
 
@@ -48,12 +48,4 @@ pub(crate) fn print_parts(parts: &[StoredPart]) -> Result<()> {
     let (values, megabytes) = (values.sum::<usize>(), bytes.sum::<usize>() as f64 / 1e6);
     outln!("{:<24} {:>6} {values:>12} {megabytes:>10.3}", "all parts", "")?;
     Ok(())
-}
-
-fn parse_format(name: &str) -> std::result::Result<NumberFormat, String> {
-    match name {
-        "q8" => Ok(NumberFormat::Q8),
-        "bf16" => Ok(NumberFormat::Bf16),
-        _ => Err("expected q8 or bf16".to_owned()),
-    }
 }

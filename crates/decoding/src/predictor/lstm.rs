@@ -352,20 +352,28 @@ fn advance_cells(gates: &mut [f32], old_cell: &[f32], new_h: &mut [f32], new_cel
 mod tests {
     use super::*;
 
-    #[test]
-    fn table_and_products_give_the_same_bits() {
+    /// Label ids, embedding width and units of [`predictor`].
+    const SIZES: (usize, usize, usize) = (9, 11, 70);
+
+    /// Packs two layers with a limit on the bytes of the table.
+    fn predictor(format: NumberFormat, max_table_bytes: usize) -> LstmPredictor {
         let test_values = |count: usize, step: f32| -> Vec<f32> {
             (0..count).map(|i| (i as f32 * step).sin() / 4.0).collect()
         };
-        let (ids, width, h) = (9, 11, 70);
+        let (ids, width, h) = SIZES;
         let embedding = test_values(ids * width, 0.7);
         let (first, upper) = (test_values(4 * h * width, 0.31), test_values(4 * h * h, 0.17));
         let (recurrent, bias) = (test_values(4 * h * h, 0.23), test_values(4 * h, 1.3));
         let layer = |input| LstmLayer { input, recurrent: &recurrent, bias: &bias };
         let layers = [layer(&first), layer(&upper)];
+        LstmPredictor::with_format(format, max_table_bytes, (&embedding, width), &layers, 3).unwrap()
+    }
+
+    #[test]
+    fn table_and_products_give_the_same_bits() {
+        let (ids, _, h) = SIZES;
         let output_and_states = |max_table_bytes| {
-            let predictor =
-                LstmPredictor::with_table_limit(max_table_bytes, &embedding, width, &layers, 3).unwrap();
+            let predictor = predictor(NumberFormat::F32, max_table_bytes);
             let mut states = States::new(predictor.shape());
             let mut scratch = NetworkScratch::default();
             let (start, _) = predictor.start();
@@ -382,15 +390,7 @@ mod tests {
 
     #[test]
     fn quantized_steps_are_close_to_f32_and_independent_of_the_batch() {
-        let test_values = |count: usize, step: f32| -> Vec<f32> {
-            (0..count).map(|i| (i as f32 * step).sin() / 4.0).collect()
-        };
-        let (ids, width, h) = (9, 11, 70);
-        let embedding = test_values(ids * width, 0.7);
-        let (first, upper) = (test_values(4 * h * width, 0.31), test_values(4 * h * h, 0.17));
-        let (recurrent, bias) = (test_values(4 * h * h, 0.23), test_values(4 * h, 1.3));
-        let layer = |input| LstmLayer { input, recurrent: &recurrent, bias: &bias };
-        let layers = [layer(&first), layer(&upper)];
+        let (ids, _, h) = SIZES;
         let outputs = |predictor: &LstmPredictor, first: usize, rows: usize| {
             let (mut states, mut scratch) = (States::new(predictor.shape()), NetworkScratch::default());
             states.extend(&predictor.start().0, vec![0; rows]);
@@ -402,13 +402,12 @@ mod tests {
             }
             out
         };
-        let predictor = LstmPredictor::new(&embedding, width, &layers, 3).unwrap();
-        let quantized = LstmPredictor::quantized(&embedding, width, &layers, 3).unwrap();
+        let quantized = predictor(NumberFormat::Q8, 0);
         let all = outputs(&quantized, 0, 60);
         for row in [0, 31, 59] {
             assert_eq!(outputs(&quantized, row, 1), all[row * h..][..h], "row {row}");
         }
-        let expected = outputs(&predictor, 0, 60);
+        let expected = outputs(&predictor(NumberFormat::F32, MAX_TABLE_BYTES), 0, 60);
         let largest = all.iter().zip(&expected).fold(0.0f32, |max, (a, b)| max.max((a - b).abs()));
         assert!(largest > 1e-6 && largest < 0.02, "{largest}");
     }

@@ -62,7 +62,7 @@ impl CheckpointFile {
 
     /// Returns number formats and bytes of the parts, such as `encoder`.
     ///
-    /// The values are those that [`Self::read_weight`] reads.
+    /// Averages are listed if the file has them, otherwise weights.
     pub fn stored_parts(&self) -> Vec<StoredPart> {
         let part = |(name, shape): (&String, &Vec<usize>)| {
             let place = self.tensors.get(&format!("{}/{name}", self.weight_kind()))?;

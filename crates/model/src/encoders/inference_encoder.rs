@@ -31,7 +31,7 @@ impl From<Vec<f32>> for WeightValues {
 }
 
 impl WeightValues {
-    /// Returns the numbers; those that blocks represent have no further rounding.
+    /// Returns the numbers; those of blocks are exact products of integer and scale.
     pub fn into_f32(self) -> Vec<f32> {
         match self {
             WeightValues::F32(values) => values,
