@@ -74,8 +74,10 @@ enum Command {
     Info(info::Args),
 }
 
-/// Checks environment variables and installs signal handlers.
+/// Sets and checks environment variables and installs signal handlers.
 fn prepare_process() -> error::Result<()> {
+    // candle's workers wait actively after each operation, and so take time from those of kernels.
+    kernels::set_default_variable("CANDLE_NUM_THREADS", "1");
     kernels::check_simd_override().map_err(error::Error::Environment)?;
     speech::memory::limit_from_env().map_err(error::Error::Environment)?;
     signals::report_large_files()

@@ -21,6 +21,7 @@
 //!   matrices into the parts of its tasks.
 //! - `buffers`, `buffer_pool`, `worker_slots`, `scratch_req`: [`AlignedVec`], [`BufferPool`] and
 //!   [`WorkerSlots`] reuse memory; [`ScratchReq`] counts it.
+//! - `environment`: [`set_default_variable`] for libraries that read their threads from it.
 //! - `text`: [`Excerpt`], [`Printable`] and [`ShortFloat`] in error messages.
 //!
 //! Start with [`View`], [`Real`] and [`ScratchReq`], then read [`product()`] and [`par_for`].
@@ -46,6 +47,7 @@ mod avx512;
 mod buffer_pool;
 mod buffers;
 mod dispatch;
+mod environment;
 mod lstm_cell;
 mod math;
 pub mod packed;
@@ -71,6 +73,7 @@ pub use buffers::{
     AlignedVec, ReusableBuffer, alloc, ensure_capacity, ensure_len, release_excess, release_freed_memory,
     reset, zeros,
 };
+pub use environment::set_default_variable;
 pub use lstm_cell::{lstm_cell_backward, lstm_cell_forward};
 pub use packed::transpose;
 pub use parts::{

@@ -59,6 +59,9 @@ pub enum SimdLevel {
 pub enum Bf16 {
     /// Plain loops for any CPU.
     Portable,
+    /// Products of `f32` numbers.
+    #[cfg(target_arch = "x86_64")]
+    Avx2(Avx2Fma),
     #[cfg(target_arch = "x86_64")]
     Avx512(Avx512Bf16),
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -264,6 +267,10 @@ impl Bf16 {
             }
             return Self::Avx512(bf16);
         }
+        #[cfg(target_arch = "x86_64")]
+        if let Some(avx2) = features().avx2 {
+            return Self::Avx2(avx2);
+        }
         Self::Portable
     }
 
@@ -273,12 +280,13 @@ impl Bf16 {
         let mut all = vec![Self::Portable];
         #[cfg(target_arch = "x86_64")]
         {
+            all.extend(features().avx2.map(Self::Avx2));
             all.extend(features().bf16.map(Self::Avx512));
             #[cfg(target_os = "linux")]
             all.extend(features().amx.zip(features().bf16).map(|(amx, bf16)| Self::Amx(amx, bf16)));
         }
-        if all.len() < 3 {
-            println!("skipped: no AVX-512 BF16 or AMX on this machine; tested: {all:?}");
+        if all.len() < 4 {
+            println!("skipped: no AVX2, AVX-512 BF16 or AMX on this machine; tested: {all:?}");
         }
         all
     }

@@ -31,7 +31,15 @@ impl Linear {
     /// # Errors
     /// Errors of the builder `vb`.
     pub fn new(inputs: usize, outputs: usize, vb: &VarBuilder) -> Result<Self> {
-        let weight = vb.get_with_hints((outputs, inputs), "weight", random::uniform(inputs))?;
+        Self::with_init(inputs, outputs, random::uniform(inputs), vb)
+    }
+
+    /// Creates a layer: weights from a distribution, biases 0.
+    ///
+    /// # Errors
+    /// Errors of the builder `vb`.
+    pub fn with_init(inputs: usize, outputs: usize, init: Init, vb: &VarBuilder) -> Result<Self> {
+        let weight = vb.get_with_hints((outputs, inputs), "weight", init)?;
         let bias = vb.get_with_hints(outputs, "bias", Init::Const(0.0))?;
         Ok(Linear { weight, bias, low_rank: None })
     }

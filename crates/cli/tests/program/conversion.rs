@@ -142,6 +142,9 @@ fn quantized_models_of_nemo_have_the_same_words() {
         assert_eq!(code, Some(0), "{arguments:?}: {err}");
         out
     };
+    let manifests = ["train", "dev", "test"]
+        .map(|split| std::fs::read_to_string(an4.join(format!("{split}.jsonl"))).unwrap())
+        .concat();
     let (mut utterances, mut words) = (0, 0);
     for case in [
         "fc_ctc",
@@ -161,14 +164,18 @@ fn quantized_models_of_nemo_have_the_same_words() {
         run(&["import", &model, "--tokenizer", &tokenizer, "-o", "model.safetensors"]);
         run(&["quantize", "model.safetensors", "-o", "q8.safetensors"]);
         let ids = json["utterances"].as_array().unwrap().iter().map(|id| id.as_str().unwrap());
-        let find = |id: &str| {
-            let mut splits = ["train", "dev", "test"].into_iter();
-            splits.find_map(|split| {
-                let path = an4.join(format!("audio/{split}/{id}.flac"));
-                path.exists().then(|| path.display().to_string())
-            })
+        // Lines of the manifests, with absolute paths.
+        let audio = an4.join("audio").display().to_string();
+        let lines: Vec<String> = ids
+            .filter_map(|id| manifests.lines().find(|line| line.contains(&format!("\"{id}\""))))
+            .map(|line| line.replace("\"audio/", &format!("\"{audio}/")) + "\n")
+            .collect();
+        std::fs::write(folder.path().join("some.jsonl"), lines.concat()).unwrap();
+        let file = |line: &String| {
+            let line: serde_json::Value = serde_json::from_str(line).unwrap();
+            line["file"].as_str().unwrap().to_owned()
         };
-        let recordings: Vec<String> = ids.filter_map(find).collect();
+        let recordings: Vec<String> = lines.iter().map(file).collect();
         utterances += recordings.len();
         let transcribe = |model| {
             let arguments: Vec<&str> =
@@ -178,6 +185,22 @@ fn quantized_models_of_nemo_have_the_same_words() {
         let texts = transcribe("model.safetensors");
         words += texts.split_whitespace().count();
         assert_eq!(transcribe("q8.safetensors"), texts, "{case}");
+        // The other commands take the file too, with the same words.
+        let [expected, found] = ["model.safetensors", "q8.safetensors"].map(|model| {
+            let mut outputs = vec![run(&["evaluate", model, "some.jsonl"])];
+            if case.starts_with("fc_stream") {
+                outputs.push(run(&["transcribe", model, &recordings[0], "--stream", "--pace", "0"]));
+            }
+            if case != "fc_ctc" {
+                let aligned = run(&["align", model, "some.jsonl"]);
+                assert!(
+                    aligned.starts_with(&format!("{} utterances aligned", recordings.len())),
+                    "{aligned}"
+                );
+            }
+            outputs
+        });
+        assert_eq!(found, expected, "{case}");
     }
     assert!(words >= 3 * utterances, "{words} words");
     assert!(utterances >= 20, "{utterances} recordings");

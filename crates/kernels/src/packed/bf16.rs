@@ -10,10 +10,13 @@
 //! a: left matrix; b: right matrix; s: micro-panel; t: tile of steps; p: pair of steps.
 //!
 //! The tiles of micro-panel s are followed by those of s + 1; the number of micro-panels is even,
-//! and padding is 0. Products use AMX tiles or AVX-512 BF16 if available, and plain loops
-//! elsewhere; they differ in the rounding of `f32` sums. Denormal numbers are 0 everywhere.
+//! and padding is 0. Products use AMX tiles or AVX-512 BF16 if available, AVX2 on `f32` numbers
+//! otherwise, and plain loops elsewhere; they differ in the rounding of `f32` sums. Denormal numbers
+//! are 0 everywhere.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod amx;
+#[cfg(target_arch = "x86_64")]
+mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 #[cfg(target_arch = "x86_64")]
@@ -92,9 +95,19 @@ fn pack<F: Real>(level: Bf16, view: View<F>, operand: Operand, out: &mut [Tile],
     }
 }
 
-/// Returns whether the CPU has bf16 products; elsewhere they are correct but slow.
+/// Returns whether the CPU has bf16 products.
+///
+/// Elsewhere, products with AVX2 are about as fast as those in `f32`; plain loops are slow.
 pub fn is_native() -> bool {
-    !matches!(Bf16::best(), Bf16::Portable)
+    match Bf16::best() {
+        Bf16::Portable => false,
+        #[cfg(target_arch = "x86_64")]
+        Bf16::Avx2(_) => false,
+        #[cfg(target_arch = "x86_64")]
+        Bf16::Avx512(_) => true,
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        Bf16::Amx(..) => true,
+    }
 }
 
 /// Packs a tile of an `f32` operand; see [`pack_tile`].
@@ -107,6 +120,8 @@ pub(crate) fn pack_tile_f32(
 ) {
     match level {
         Bf16::Portable => pack_tile(source, position, operand, tile),
+        #[cfg(target_arch = "x86_64")]
+        Bf16::Avx2(_) => pack_tile(source, position, operand, tile),
         #[cfg(target_arch = "x86_64")]
         Bf16::Avx512(token) => pack_avx512::pack_tile(token, source, position, operand, tile),
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -145,12 +160,31 @@ pub(crate) fn product_f32(
     match level {
         Bf16::Portable => product_plain(out, left, right, step_tiles, accumulate),
         #[cfg(target_arch = "x86_64")]
+        Bf16::Avx2(token) => {
+            let block_tiles = block_tiles(step_tiles, order);
+            avx2::product(token, out, [left, right], (step_tiles, block_tiles), accumulate);
+        }
+        #[cfg(target_arch = "x86_64")]
         Bf16::Avx512(token) => {
-            let block_tiles = avx512::block_tiles(step_tiles, order);
+            let block_tiles = block_tiles(step_tiles, order);
             avx512::product(token, out, [left, right], (step_tiles, block_tiles), accumulate);
         }
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
         Bf16::Amx(token, _) => amx::product(token, out, left, right, step_tiles, accumulate),
+    }
+}
+
+/// Tiles of steps in a block, at most: two right micro-panels of it fill half of the first-level
+/// cache.
+#[cfg(target_arch = "x86_64")]
+const BLOCK_TILES: usize = 8;
+
+/// Returns the tiles of a block of steps: blocks have nearly equal sizes, by the depth only.
+#[cfg(target_arch = "x86_64")]
+fn block_tiles(step_tiles: usize, order: SumOrder) -> usize {
+    match order {
+        SumOrder::Blocked => step_tiles.div_ceil(step_tiles.div_ceil(BLOCK_TILES).max(1)),
+        SumOrder::Sequential => step_tiles,
     }
 }
 

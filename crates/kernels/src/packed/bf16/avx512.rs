@@ -6,27 +6,10 @@
 use std::arch::x86_64::*;
 
 use super::{BLOCK_SIDE, TILE_SIDE, Tile, TilePanels};
-use crate::{
-    Accumulate, ViewMut,
-    avx512::lane_mask,
-    packed::{OutputTile, SumOrder},
-    simd::Avx512Bf16,
-};
+use crate::{Accumulate, ViewMut, avx512::lane_mask, packed::OutputTile, simd::Avx512Bf16};
 
 /// Rows of a micro-kernel.
 const ROWS: usize = 8;
-/// Tiles of steps in a block, at most: two right micro-panels of it fill half of the first-level
-/// cache.
-const BLOCK_TILES: usize = 8;
-
-/// Returns the tiles of a block of steps: blocks have nearly equal sizes, by the depth only.
-pub(super) fn block_tiles(step_tiles: usize, order: SumOrder) -> usize {
-    match order {
-        SumOrder::Blocked => step_tiles.div_ceil(step_tiles.div_ceil(BLOCK_TILES).max(1)),
-        SumOrder::Sequential => step_tiles,
-    }
-}
-
 /// Computes `out (=|+=) left · right`.
 ///
 /// ```text

@@ -85,6 +85,8 @@ pub(crate) fn pack_split_tile_f32(
     match level {
         Bf16::Portable => pack_split_tile(source, position, operand, tiles),
         #[cfg(target_arch = "x86_64")]
+        Bf16::Avx2(_) => pack_split_tile(source, position, operand, tiles),
+        #[cfg(target_arch = "x86_64")]
         Bf16::Avx512(token) => pack_avx512::pack_split_tile(token, source, position, operand, tiles),
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
         Bf16::Amx(_, token) => pack_avx512::pack_split_tile(token, source, position, operand, tiles),

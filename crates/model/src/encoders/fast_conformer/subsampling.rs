@@ -5,7 +5,7 @@ use candle_core::Tensor;
 use candle_nn::{Init, VarBuilder};
 
 use super::DepthwiseSubsamplingConfig;
-use crate::{Linear, Result, random};
+use crate::{Linear, Result};
 use layers::convolution::{ConvolutionShape, convolution};
 use layers::depthwise_2d::{Depthwise2dShape, depthwise_2d};
 use layers::footprint::{self, Footprint};
@@ -57,12 +57,17 @@ impl DepthwiseSubsampling {
         vb: &VarBuilder,
     ) -> Result<Self> {
         let (channels, padding) = (config.channels, config.padding_before());
-        let filters = |index: usize| -> Result<[Tensor; 2]> {
+        let filters = |index: usize, init: Init| -> Result<[Tensor; 2]> {
             let vb = vb.pp("conv").pp(index);
-            let weight = vb.get_with_hints((channels, 1, 3, 3), "weight", random::uniform(FILTER_TAPS))?;
+            let weight = vb.get_with_hints((channels, 1, 3, 3), "weight", init)?;
             Ok([weight, vb.get_with_hints(channels, "bias", Init::Const(0.0))?])
         };
-        let [weight, bias] = filters(0)?;
+        // Rows keep their scale through all stages; with the usual ±1/√inputs, rows after three
+        // stages would be a hundredth of the frames, and training would hardly start.
+        let before_relu = candle_nn::init::DEFAULT_KAIMING_UNIFORM;
+        let limit = (3.0 / FILTER_TAPS as f64).sqrt();
+        let linear = Init::Uniform { lo: -limit, up: limit };
+        let [weight, bias] = filters(0, before_relu)?;
         let shape = ConvolutionShape { bins, inputs: 1, outputs: channels, stride: 2, padding };
         let first = FirstStage { shape, weight, bias };
         let mut bins = shape.bins_out();
@@ -74,8 +79,13 @@ impl DepthwiseSubsampling {
             bins = shape.bins_out();
             stages.push(SeparableStage {
                 shape,
-                depthwise: filters(depthwise_index)?,
-                pointwise: Linear::new(channels, channels, &vb.pp("conv").pp(depthwise_index + 1))?,
+                depthwise: filters(depthwise_index, linear)?,
+                pointwise: Linear::with_init(
+                    channels,
+                    channels,
+                    before_relu,
+                    &vb.pp("conv").pp(depthwise_index + 1),
+                )?,
             });
         }
         let out = Linear::new(channels * bins, width, &vb.pp("out"))?;
@@ -144,4 +154,26 @@ impl DepthwiseSubsampling {
 fn linear_footprint(values: usize, outputs: usize, input_width: usize, output_width: usize) -> Footprint {
     // Saved: the output. Temporary: gradients, packed operands, and the gradients of weights.
     footprint::from_values(outputs, 3 * values + 4 * outputs + 4 * input_width * output_width)
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+
+    use super::*;
+    use crate::parameters::Parameters;
+
+    #[test]
+    fn rows_of_a_new_model_have_the_scale_of_the_frames() {
+        let (bins, width) = (40, 64);
+        let frames = Tensor::randn(0f32, 1.0, (2, 200, bins), &Device::Cpu).unwrap();
+        for factor in [2, 4, 8, 16] {
+            let config = DepthwiseSubsamplingConfig { channels: 64, factor, causal: false };
+            let (_, subsampling) =
+                Parameters::build(1, |vb| DepthwiseSubsampling::new(&config, bins, width, &vb)).unwrap();
+            let (rows, _) = subsampling.forward(&frames, &[200, 150]).unwrap();
+            let mean_square = rows.sqr().unwrap().mean_all().unwrap().to_scalar::<f32>().unwrap();
+            assert!((0.05..5.0).contains(&mean_square), "factor {factor}: {mean_square}");
+        }
+    }
 }
