@@ -1,10 +1,11 @@
 //! Environment variables of this process.
 #![allow(unsafe_code)]
 
-/// Sets an environment variable that is not set, if this process has one thread.
+/// Sets an environment variable to a default value, unless it is set.
 ///
-/// A process with more threads keeps its environment, since they may read it at the same time. So
-/// does a process whose number of threads is unknown: one of other systems than Linux.
+/// A process with more than one thread keeps its environment, since threads may read it at the
+/// same time. So does a process whose number of threads is unknown: one of other systems than
+/// Linux.
 pub fn set_default_variable(name: &str, value: &str) {
     if std::env::var_os(name).is_none() && has_one_thread() {
         // SAFETY: no other thread reads or changes the environment.

@@ -11,8 +11,8 @@
 //!
 //! The tiles of micro-panel s are followed by those of s + 1; the number of micro-panels is even,
 //! and padding is 0. Products use AMX tiles or AVX-512 BF16 if available, AVX2 on `f32` numbers
-//! otherwise, and plain loops elsewhere; they differ in the rounding of `f32` sums. Denormal numbers
-//! are 0 everywhere.
+//! otherwise, and plain loops elsewhere; they differ in the rounding of `f32` sums. Denormal
+//! numbers are 0 everywhere.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod amx;
 #[cfg(target_arch = "x86_64")]
