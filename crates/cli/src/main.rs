@@ -76,7 +76,7 @@ enum Command {
 
 /// Sets and checks environment variables and installs signal handlers.
 fn prepare_process() -> error::Result<()> {
-    // candle's workers wait actively after each operation, and so take time from those of kernels.
+    // candle's workers spin after each operation and compete with the threads of kernels for cores.
     kernels::set_default_variable("CANDLE_NUM_THREADS", "1");
     kernels::check_simd_override().map_err(error::Error::Environment)?;
     speech::memory::limit_from_env().map_err(error::Error::Environment)?;

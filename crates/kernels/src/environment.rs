@@ -3,12 +3,19 @@
 
 /// Sets an environment variable to a default value, unless it is set.
 ///
-/// A process with more than one thread keeps its environment, since threads may read it at the
-/// same time. So does a process whose number of threads is unknown: one of other systems than
-/// Linux.
+/// Does nothing if the process has several threads, which may read the environment at the same
+/// time, or if their number is unknown: on other systems than Linux.
+///
+/// ```standalone_crate
+/// # #[cfg(target_os = "linux")] {
+/// kernels::set_default_variable("THREADS_OF_A_LIBRARY", "1");
+/// kernels::set_default_variable("THREADS_OF_A_LIBRARY", "2");
+/// assert_eq!(std::env::var("THREADS_OF_A_LIBRARY").unwrap(), "1");
+/// # }
+/// ```
 pub fn set_default_variable(name: &str, value: &str) {
     if std::env::var_os(name).is_none() && has_one_thread() {
-        // SAFETY: no other thread reads or changes the environment.
+        // SAFETY: this is the only thread, so that no other one reads, changes or can be started.
         unsafe { std::env::set_var(name, value) };
     }
 }
@@ -24,9 +31,10 @@ mod tests {
 
     #[test]
     fn a_process_with_threads_keeps_its_environment() {
-        // The test runner has a thread for each test.
-        assert!(!has_one_thread());
-        set_default_variable("PANDA_TEST_OF_ENVIRONMENT", "1");
-        assert!(std::env::var_os("PANDA_TEST_OF_ENVIRONMENT").is_none());
+        let thread = std::thread::spawn(|| {
+            set_default_variable("PANDA_TEST_OF_ENVIRONMENT", "1");
+            assert!(std::env::var_os("PANDA_TEST_OF_ENVIRONMENT").is_none());
+        });
+        thread.join().unwrap();
     }
 }

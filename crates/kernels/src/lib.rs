@@ -21,7 +21,7 @@
 //!   matrices into the parts of its tasks.
 //! - `buffers`, `buffer_pool`, `worker_slots`, `scratch_req`: [`AlignedVec`], [`BufferPool`] and
 //!   [`WorkerSlots`] reuse memory; [`ScratchReq`] counts it.
-//! - `environment`: [`set_default_variable`] for libraries that read their threads from it.
+//! - `environment`: [`set_default_variable`] sets the number of threads of a library.
 //! - `text`: [`Excerpt`], [`Printable`] and [`ShortFloat`] in error messages.
 //!
 //! Start with [`View`], [`Real`] and [`ScratchReq`], then read [`product()`] and [`par_for`].

@@ -59,7 +59,7 @@ pub enum SimdLevel {
 pub enum Bf16 {
     /// Plain loops for any CPU.
     Portable,
-    /// Products of `f32` numbers.
+    /// Products of numbers expanded to `f32`.
     #[cfg(target_arch = "x86_64")]
     Avx2(Avx2Fma),
     #[cfg(target_arch = "x86_64")]

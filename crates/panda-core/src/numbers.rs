@@ -69,8 +69,9 @@ pub enum Precision {
     /// those of the rounded scores, each term with a relative error of up to 2^-7. Magnitudes of
     /// 3.396e38 or more would be infinite: such weights are refused.
     ///
-    /// Fast with AMX tiles or AVX-512 BF16 ([`Precision::is_native`]). With AVX2 about as fast as
-    /// `f32`, without it slow; the results are the same up to the rounding of `f32` sums.
+    /// Fast with AMX tiles or AVX-512 BF16 ([`Precision::is_native`]). Elsewhere slower than
+    /// [`Precision::Full`], without AVX2 much slower, with the same results up to the rounding of
+    /// `f32` sums.
     Bf16,
     /// Each `f32` number as a sum of two bf16 numbers: errors of up to 2^-17 relative.
     ///

@@ -10,9 +10,9 @@
 //! a: left matrix; b: right matrix; s: micro-panel; t: tile of steps; p: pair of steps.
 //!
 //! The tiles of micro-panel s are followed by those of s + 1; the number of micro-panels is even,
-//! and padding is 0. Products use AMX tiles or AVX-512 BF16 if available, AVX2 on `f32` numbers
-//! otherwise, and plain loops elsewhere; they differ in the rounding of `f32` sums. Denormal
-//! numbers are 0 everywhere.
+//! and padding is 0. Products use AMX tiles or AVX-512 BF16 if available, AVX2 on numbers expanded
+//! to `f32` otherwise, and plain loops elsewhere; they differ in the rounding of `f32` sums.
+//! Denormal numbers are 0 everywhere.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod amx;
 #[cfg(target_arch = "x86_64")]
@@ -97,7 +97,7 @@ fn pack<F: Real>(level: Bf16, view: View<F>, operand: Operand, out: &mut [Tile],
 
 /// Returns whether the CPU has bf16 products.
 ///
-/// Elsewhere, products with AVX2 are about as fast as those in `f32`; plain loops are slow.
+/// Elsewhere, products with AVX2 take somewhat longer than those in `f32`; plain loops are slow.
 pub fn is_native() -> bool {
     match Bf16::best() {
         Bf16::Portable => false,
@@ -174,8 +174,8 @@ pub(crate) fn product_f32(
     }
 }
 
-/// Tiles of steps in a block, at most: two right micro-panels of it fill half of the first-level
-/// cache.
+/// Tiles of steps in a block, at most: two right micro-panels of it, those of AVX-512, fill half of
+/// the first-level cache.
 #[cfg(target_arch = "x86_64")]
 const BLOCK_TILES: usize = 8;
 
@@ -333,6 +333,41 @@ mod tests {
                 },
                 1e-4,
             );
+        }
+    }
+
+    #[test]
+    fn sums_of_more_steps_than_a_block_are_complete() {
+        let (rows, depth, cols) = (5, 600, 20);
+        let values = |count: usize, seed| -> Vec<f32> {
+            let rounded = |value: &f32| f32::from_bits(u32::from(to_bf16(value / 16.0)) << 16);
+            synthetic::<f32>(count, seed).iter().map(rounded).collect()
+        };
+        let (a, b) = (values(rows * depth, 1), values(depth * cols, 2));
+        for level in Bf16::all() {
+            let packed = |view, operand, len| {
+                let count = <Bf16Format as OperandFormat<f32>>::words(operand, len, depth);
+                let mut out = vec![<Bf16Format as OperandFormat<f32>>::ZERO; count];
+                pack::<f32>(level, view, operand, &mut out, 0, depth);
+                out
+            };
+            let left = packed(View::new(&a, rows, depth), Operand::Left, rows);
+            let right = packed(View::new(&b, depth, cols), Operand::Right, cols);
+            let step_tiles = depth.div_ceil(DEPTH);
+            for order in [SumOrder::Blocked, SumOrder::Sequential] {
+                let mut out = vec![f32::NAN; rows * cols];
+                let [left, right] =
+                    [&left, &right].map(|tiles| TilePanels { tiles, panel_stride: step_tiles });
+                let to = ViewMut::new(&mut out, rows, cols);
+                product_f32(level, to, left, right, (step_tiles, order), Accumulate::Replace);
+                for (index, &actual) in out.iter().enumerate() {
+                    let term = |l: usize| {
+                        f64::from(a[index / cols * depth + l]) * f64::from(b[l * cols + index % cols])
+                    };
+                    let expected: f64 = (0..depth).map(term).sum();
+                    assert!((f64::from(actual) - expected).abs() < 1e-5, "{level:?} {index}: {actual}");
+                }
+            }
         }
     }
 

@@ -113,6 +113,7 @@ impl InitConfig {
 ///
 /// Each parameter has a separate random stream. A matrix with D inputs is uniform within ±1/√D,
 /// those of an LSTM of width H within ±1/√H, embeddings are normal with standard deviation 1.
+/// Convolutions of the subsampling follow Kaiming's rule.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, tag = "kind", rename_all = "lowercase")]
 pub enum InitKind {

@@ -1,7 +1,7 @@
 //! bf16 matrix products with AVX2: operands are expanded to `f32` in registers.
 //!
-//! The bits of a bf16 number are the upper half of an `f32`: of a pair of steps, a shift gives the
-//! first and a mask the second. The micro-kernel has 4 rows by two registers of columns, and a
+//! The bits of a bf16 number are the upper half of an `f32`: a shift extracts the first step of a
+//! pair, and a mask the second. The micro-kernel has 4 rows by two registers of columns, and a
 //! pair of steps needs 6 loads and 12 shifts and masks for 16 multiply-adds.
 #![allow(unsafe_code)]
 use std::arch::x86_64::*;
@@ -57,15 +57,16 @@ fn multiply_rows(left: &[Tile], first: usize, right: &[Tile], output: OutputTile
         for pair in 0..DEPTH / 2 {
             let columns: [__m256i; REGISTERS] = std::array::from_fn(|register| {
                 let position = 2 * (pair * TILE_SIDE + register * LANES);
-                // SAFETY: a tile has 16 pairs of 16 columns.
+                // SAFETY: a tile has 16 pairs of 16 columns; it and each register start at a
+                // multiple of 32 bytes.
                 unsafe { _mm256_load_si256(right.0.as_ptr().add(position).cast()) }
             });
             let columns = columns.map(|pairs| expand(pairs));
             for (i, sums) in sums.iter_mut().enumerate() {
-                // SAFETY: a tile has 16 rows of 16 pairs.
-                let row_pair = unsafe {
-                    left.0.as_ptr().add((first + i) * DEPTH + 2 * pair).cast::<i32>().read_unaligned()
-                };
+                // SAFETY: a tile has 16 rows of 16 pairs, `first + ROWS` is at most 16, and a pair
+                // starts at a multiple of 4 bytes.
+                let row_pair =
+                    unsafe { left.0.as_ptr().add((first + i) * DEPTH + 2 * pair).cast::<i32>().read() };
                 let [row0, row1] = expand(_mm256_set1_epi32(row_pair));
                 for (sum, [column0, column1]) in sums.iter_mut().zip(columns) {
                     *sum = _mm256_fmadd_ps(row1, column1, _mm256_fmadd_ps(row0, column0, *sum));

@@ -10,6 +10,7 @@ use crate::{Accumulate, ViewMut, avx512::lane_mask, packed::OutputTile, simd::Av
 
 /// Rows of a micro-kernel.
 const ROWS: usize = 8;
+
 /// Computes `out (=|+=) left · right`.
 ///
 /// ```text
@@ -54,7 +55,7 @@ fn multiply_rows<const R: usize>(left: &[Tile], first: usize, right: [&[Tile]; 2
     for (left, (right0, right1)) in left.iter().zip(right[0].iter().zip(right[1])) {
         let right = [right0, right1];
         for pair in 0..TILE_SIDE {
-            // SAFETY: a tile has 16 rows of 64 bytes, and in the left one four of them are read.
+            // SAFETY: a tile has 16 rows of 64 bytes, and in the left one eight of them are read.
             unsafe {
                 let columns: [__m512bh; R] = std::array::from_fn(|panel| {
                     let columns = right[panel].0.as_ptr().add(pair * 2 * TILE_SIDE);

@@ -62,8 +62,8 @@ impl DepthwiseSubsampling {
             let weight = vb.get_with_hints((channels, 1, 3, 3), "weight", init)?;
             Ok([weight, vb.get_with_hints(channels, "bias", Init::Const(0.0))?])
         };
-        // Rows keep their scale through all stages; with the usual ±1/√inputs, rows after three
-        // stages would be a hundredth of the frames, and training would hardly start.
+        // Rows keep their scale through all stages; with the usual ±1/√inputs, those after three
+        // stages would be a hundredth of the frames.
         let before_relu = candle_nn::init::DEFAULT_KAIMING_UNIFORM;
         let limit = (3.0 / FILTER_TAPS as f64).sqrt();
         let linear = Init::Uniform { lo: -limit, up: limit };
@@ -166,14 +166,17 @@ mod tests {
     #[test]
     fn rows_of_a_new_model_have_the_scale_of_the_frames() {
         let (bins, width) = (40, 64);
-        let frames = Tensor::randn(0f32, 1.0, (2, 200, bins), &Device::Cpu).unwrap();
+        let shape = (2, 200, bins);
+        let normal = Init::Randn { mean: 0.0, stdev: 1.0 };
+        let values = crate::random::initial_values(normal, 1, "frames", &shape.into());
+        let frames = Tensor::from_vec(values, shape, &Device::Cpu).unwrap();
         for factor in [2, 4, 8, 16] {
             let config = DepthwiseSubsamplingConfig { channels: 64, factor, causal: false };
             let (_, subsampling) =
                 Parameters::build(1, |vb| DepthwiseSubsampling::new(&config, bins, width, &vb)).unwrap();
             let (rows, _) = subsampling.forward(&frames, &[200, 150]).unwrap();
             let mean_square = rows.sqr().unwrap().mean_all().unwrap().to_scalar::<f32>().unwrap();
-            assert!((0.05..5.0).contains(&mean_square), "factor {factor}: {mean_square}");
+            assert!((0.1..5.0).contains(&mean_square), "factor {factor}: {mean_square}");
         }
     }
 }
