@@ -24,7 +24,6 @@ use serde::{Deserialize, Serialize};
 use speech::Tokenizer;
 use speech::files::open_regular;
 
-use crate::checkpoint_file::SCALES_SUFFIX;
 use crate::checksums::hex_checksum;
 use crate::config::old_names;
 use crate::frozen::FrozenParameters;
@@ -47,6 +46,9 @@ pub(crate) const PARAMETER_KINDS: [&str; 4] = ["weight", "average", "first", "se
 
 /// The kind of tensors of [`AdapterBase`].
 pub(crate) const BASE_KIND: &str = "base";
+
+/// The end of the names of tensors with f16 scales.
+pub(crate) const SCALES_SUFFIX: &str = ".scales";
 
 /// Kinds of tensors that constant parameters do not have.
 const MOMENT_KINDS: [&str; 2] = ["first", "second"];

@@ -12,13 +12,13 @@ use safetensors::tensor::Dtype;
 use speech::Tokenizer;
 use speech::files::open_regular;
 pub use stored::StoredPart;
-pub(crate) use stored::{SCALES_SUFFIX, matrix_shape};
+pub(crate) use stored::matrix_shape;
 
 use crate::checkpoint::{
     AdapterBase, BASE_KIND, Checkpoint, FIELDS_KEY, NamesByKind, OLDEST_VERSION, PARAMETER_KINDS,
-    StoredMetadata, Values, check_parameters, parse_tokenizer, recipe_config,
+    SCALES_SUFFIX, StoredMetadata, Values, check_parameters, parse_tokenizer, recipe_config,
 };
-use crate::checksums::hex_checksum;
+use crate::checksums::{check_checksum, hex_checksum};
 use crate::config::old_names;
 use crate::encoders::WeightValues;
 use crate::import::metadata::ImportedSource;
@@ -301,16 +301,5 @@ impl CheckpointFile {
     fn unused_checksum(&self) -> Option<&str> {
         let mut names = self.metadata.checksums.keys().filter(|_| self.has_checksums());
         names.find(|name| *name != FIELDS_KEY && !self.tensors.contains_key(*name)).map(String::as_str)
-    }
-}
-
-/// Compares the checksum of a part with the stored one, if any.
-fn check_checksum(path: &Path, part: &str, expected: Option<&String>, found: String) -> Result<()> {
-    match expected {
-        Some(expected) if *expected != found => {
-            let expected = format!("{part} with the checksum {expected}");
-            Err(Error::checkpoint(path, expected, format!("{found}: damaged")))
-        }
-        _ => Ok(()),
     }
 }

@@ -1,5 +1,9 @@
 //! Checksums of values and files.
+use std::path::Path;
+
 use kernels::packed::QuantizedMatrix;
+
+use crate::{Error, Result};
 
 /// Bytes that are hashed at once.
 const BLOCK_BYTES: usize = 1 << 18;
@@ -7,6 +11,22 @@ const BLOCK_BYTES: usize = 1 << 18;
 /// Returns a checksum as eight hexadecimal digits.
 pub(crate) fn hex_checksum(checksum: u32) -> String {
     format!("{checksum:08x}")
+}
+
+/// Compares the checksum of a part with the stored one, if any.
+pub(crate) fn check_checksum(
+    path: &Path,
+    part: &str,
+    expected: Option<&String>,
+    found: String,
+) -> Result<()> {
+    match expected {
+        Some(expected) if *expected != found => {
+            let expected = format!("{part} with the checksum {expected}");
+            Err(Error::checkpoint(path, expected, format!("{found}: damaged")))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Returns the CRC-32 of values as little-endian `f32`.

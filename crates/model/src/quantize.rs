@@ -13,7 +13,8 @@ use std::path::Path;
 
 use kernels::packed::{NumberFormat, QuantizedMatrix};
 
-use crate::checkpoint_file::{CheckpointFile, SCALES_SUFFIX, matrix_shape};
+use crate::checkpoint::SCALES_SUFFIX;
+use crate::checkpoint_file::{CheckpointFile, matrix_shape};
 use crate::checkpoint_writer::{CheckpointWriter, MetadataRef};
 use crate::encoders::{EncoderKind, is_linear_weight};
 use crate::quantized_weights::{is_output_matrix, quantize_weight};

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use safetensors::tensor::Metadata;
 
-use super::check_checksum;
 use crate::checkpoint::{FIELDS_KEY, FORMAT, OLDEST_VERSION, StoredMetadata, VERSION};
+use crate::checksums::check_checksum;
 use crate::import::metadata::SOURCE_VERSION;
 use crate::{Error, Result};
 

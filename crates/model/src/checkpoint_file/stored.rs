@@ -3,12 +3,10 @@ use kernels::packed::{NumberFormat, QuantizedMatrix};
 use safetensors::tensor::Dtype;
 
 use super::CheckpointFile;
+use crate::checkpoint::SCALES_SUFFIX;
 use crate::encoders::WeightValues;
 use crate::parameters::Shapes;
 use crate::{Error, Result};
-
-/// The end of the names of tensors with f16 scales.
-pub(crate) const SCALES_SUFFIX: &str = ".scales";
 
 /// The values of a part of a model in one number format.
 #[derive(Debug, Clone, PartialEq, Eq)]
