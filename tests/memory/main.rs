@@ -24,6 +24,10 @@ mod loss_sessions;
 #[path = "../../crates/speech/tests/suite/mutants.rs"]
 mod mutants;
 mod normalizer;
+mod pretrained_files;
+#[allow(dead_code, reason = "only some helpers are used here")]
+#[path = "../../crates/model/tests/suite/pretrained_models.rs"]
+mod pretrained_models;
 mod recognition_lattices;
 mod steps;
 mod streaming_recognition;

@@ -142,7 +142,9 @@ impl RunPlan {
     ///
     /// `longest` and `longest_evaluated` are the input rows of the longest utterances in training
     /// and evaluation; `min_utterances` is the number of utterances that batches have at any
-    /// length. With [`EncoderPass::Cached`], the encoder runs before the steps.
+    /// length. With [`EncoderPass::Cached`], the encoder runs before the steps. If the longest
+    /// utterance fits only with recomputation, [`EncoderPass::Saved`] becomes
+    /// [`EncoderPass::Recomputed`], where the encoder has it.
     ///
     /// # Errors
     /// [`Error::NoPlan`], see [`check_step_bytes`]; [`Error::Budget`] if the longest utterance does
@@ -158,12 +160,32 @@ impl RunPlan {
     ) -> Result<Self> {
         check_step_bytes(model)?;
         let (reading, fixed) = (reading_bytes(model), fixed_bytes(model));
-        let mut plan = RunPlan { budget, baseline, fixed, prefetched: 0, step: 0, reading, encoder_pass };
+        let plan = RunPlan { budget, baseline, fixed, prefetched: 0, step: 0, reading, encoder_pass };
+        let has_recomputation =
+            model.encoder().recomputed_bytes(1, 1, model.config().input.width()).is_some();
+        match plan.with_step(model, longest, longest_evaluated, min_utterances) {
+            Err(Error::Budget { .. }) if encoder_pass == EncoderPass::Saved && has_recomputation => {
+                let plan = RunPlan { encoder_pass: EncoderPass::Recomputed, ..plan };
+                plan.with_step(model, longest, longest_evaluated, min_utterances)
+            }
+            plan => plan,
+        }
+    }
+
+    /// Plans batches and steps; see [`Self::new`].
+    fn with_step(
+        self,
+        model: &Model,
+        longest: usize,
+        longest_evaluated: usize,
+        min_utterances: usize,
+    ) -> Result<Self> {
+        let mut plan = self;
         plan.prefetched = plan.prefetched_bytes(model, plan.batch_shape(model, min_utterances, longest));
         let longest_step = plan.step_bytes(model, plan.batch_shape(model, 1, longest));
         let evaluation = model.encoding_bytes(1, longest_evaluated).unwrap_or(usize::MAX);
         // Rows for a cache are computed with prefetched batches of input rows.
-        let caching = match encoder_pass {
+        let caching = match plan.encoder_pass {
             EncoderPass::Cached => plan.caching_bytes(model, 1, longest),
             EncoderPass::Saved | EncoderPass::Recomputed => 0,
         };
@@ -294,6 +316,12 @@ impl fmt::Display for RunPlan {
             f,
             "memory: {peak} planned of {budget}: {baseline} in use before, {fixed} of weights and optimizer state, {prefetched} of \
              prefetched batches, {step} of the largest step, {reserve} in reserve"
-        )
+        )?;
+        match self.encoder_pass {
+            EncoderPass::Recomputed => {
+                write!(f, "; layers of the encoder are recomputed in the backward pass")
+            }
+            EncoderPass::Saved | EncoderPass::Cached => Ok(()),
+        }
     }
 }

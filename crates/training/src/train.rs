@@ -173,7 +173,8 @@ pub fn train_with(
     // 4. Trainer; from here on, rank 0 writes to the folder.
     let metadata =
         CheckpointMetadata { recipe: text.clone(), tokenizer: tokenizer_json, data: Some(fingerprint) };
-    let recomputes = recipe.training.run.recompute;
+    let encoder_pass = plan.map_or(recipe.training.run.encoder_pass(), |plan| plan.encoder_pass);
+    let recomputes = encoder_pass == EncoderPass::Recomputed;
     let learner = Learner::new(model, &recipe.optimizer)?.with_plan(plan).with_recomputation(recomputes);
     let bad_of = |name: &str| bad_items.get(&format!("data.{name}")).cloned().unwrap_or_default();
     let (dev_bad, test_bad) = (bad_of("dev"), bad_of("test"));

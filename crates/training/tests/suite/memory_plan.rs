@@ -4,8 +4,8 @@ use std::sync::atomic::AtomicBool;
 
 use training::recipe::RecipeOverrides;
 use training::{
-    Error, Observer, Result, RunOutcome, RunPlan, RunReport, StartMode, StepReport, check_step_bytes,
-    train_with,
+    EncoderPass, Error, Observer, Result, RunOutcome, RunPlan, RunReport, StartMode, StepReport,
+    check_step_bytes, train_with,
 };
 
 use crate::toy::{RATE, Toy, write_wav};
@@ -81,6 +81,32 @@ fn a_budget_that_is_too_small_is_an_error_with_the_smallest_possible() {
     let column = names.split(',').position(|name| name == "planned_bytes").unwrap();
     let planned_bytes = with_large.plan.unwrap().peak().to_string();
     assert_eq!(values.trim().split(',').nth(column), Some(planned_bytes.as_str()));
+}
+
+#[test]
+fn layers_are_recomputed_if_the_budget_requires_it() {
+    let toy = Toy::new();
+    let conformer =
+        "kind = \"conformer\"\nlayers = 6\nwidth = 32\nheads = 2\nfeed_forward = 128\nkernel = 3\n";
+    let recipe = toy.recipe(&[
+        ("layers = 1\nhidden = 16\nbidirectional = true\n", conformer),
+        ("[training]", "[loss]\nkind = \"rnnt\"\nbudget = \"1MiB\"\n[training]"),
+        ("max_utterances = 2", "max_utterances = 1"),
+    ]);
+    let Err(Error::Budget { smallest, .. }) = run(&recipe, Some(1 << 20), &toy.path("none")).0 else {
+        panic!("1 MiB is enough")
+    };
+    let train = |memory: usize, folder: &str| {
+        let (outcome, observer) = run(&recipe, Some(memory), &toy.path(folder));
+        outcome.unwrap();
+        let weights = model::Checkpoint::read(&toy.path(folder).join("last.safetensors")).unwrap().weights;
+        (observer.plan.unwrap(), weights)
+    };
+    let (least, recomputed) = train(smallest + MARGIN_BYTES, "least");
+    let (most, saved) = train(1 << 30, "most");
+    assert_eq!((least.encoder_pass, most.encoder_pass), (EncoderPass::Recomputed, EncoderPass::Saved));
+    assert!(least.to_string().contains("recomputed") && !most.to_string().contains("recomputed"));
+    assert_eq!(recomputed, saved);
 }
 
 #[test]
