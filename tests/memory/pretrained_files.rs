@@ -1,0 +1,115 @@
+//! Tests that readers of pretrained models allocate by file sizes, not by declared sizes.
+use std::fs::File;
+use std::path::Path;
+
+use model::{ImportOptions, ImportedModel, Layout};
+
+use crate::counting_allocator::{Measurement, exclusive, measure};
+use crate::mutants::fuzz;
+use crate::pretrained_models::{Pretrained, RNNT, recipe};
+
+/// Bytes of an import besides a multiple of the file: buffers, the recipe, a small model.
+const OTHER_BYTES: usize = 2 << 20;
+/// Bytes of an import for each byte of the file: parsed text has more than the text.
+const BYTES_PER_FILE_BYTE: usize = 64;
+
+/// Opens a model and writes it as a checkpoint, as `panda import` does; returns the peak memory.
+fn import_peak(path: &Path, output: &Path) -> (usize, bool) {
+    let Measurement { peak_growth, result, .. } = measure(|| {
+        ImportedModel::open(path, &ImportOptions::default()).and_then(|imported| imported.write(output))
+    });
+    (peak_growth, result.is_ok())
+}
+
+fn small_model() -> Pretrained {
+    Pretrained::new(&recipe("convolution_norm = \"batch\"", RNNT))
+}
+
+#[test]
+fn damaged_models_use_memory_by_their_size() {
+    const ARCHIVE_WORDS: &[&[u8]] = &[
+        b"ustar\0",
+        b"77777777777",
+        b"PK\x01\x02",
+        b"\xff\xff\xff\x7f",
+        b"\x8a\x08\xff\xff\xff\x7f\0\0\0\0",
+    ];
+    const CONFIG_WORDS: &[&[u8]] = &[b"99999999", b"d_model: 2147483647\n", b"&a ", b"*a", b"[[[[", b"- - -"];
+    const JSON_WORDS: &[&[u8]] = &[b"99999999", b"[4294967296]", b"\"data_offsets\"", b"[", b"{"];
+    let _guard = exclusive();
+
+    let pretrained = small_model();
+    let archive = std::fs::read(pretrained.export("model.safetensors", Layout::Nemo, "valid.nemo")).unwrap();
+    let (path, output) = (pretrained.path("mutant.nemo"), pretrained.path("mutant.safetensors"));
+    fuzz("nemo-archive-memory", vec![archive], ARCHIVE_WORDS, 300, move |bytes| {
+        let _ = &pretrained;
+        std::fs::write(&path, bytes).unwrap();
+        check(import_peak(&path, &output).0, bytes.len());
+    });
+
+    let pretrained = small_model();
+    let folder = pretrained.nemo_folder();
+    let (path, output) = (folder.join("model_config.yaml"), pretrained.path("mutant.safetensors"));
+    let config = std::fs::read(&path).unwrap();
+    fuzz("nemo-configuration-memory", vec![config], CONFIG_WORDS, 300, move |bytes| {
+        let _ = &pretrained;
+        std::fs::write(&path, bytes).unwrap();
+        check(import_peak(&folder, &output).0, bytes.len());
+    });
+
+    let pretrained = small_model();
+    let folder = pretrained.export("model.safetensors", Layout::HuggingFace, "folder");
+    let output = pretrained.path("mutant.safetensors");
+    let mut paths: Vec<_> = folder.read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    assert!(paths.len() > 2, "{paths:?}");
+    for path in paths {
+        let (folder, output) = (folder.clone(), output.clone());
+        let valid = std::fs::read(&path).unwrap();
+        let restored = (path.clone(), valid.clone());
+        fuzz("huggingface-memory", vec![valid], JSON_WORDS, 200, move |bytes| {
+            std::fs::write(&path, bytes).unwrap();
+            check(import_peak(&folder, &output).0, bytes.len());
+        });
+        std::fs::write(restored.0, restored.1).unwrap();
+    }
+}
+
+fn check(peak: usize, file_bytes: usize) {
+    let limit = OTHER_BYTES + BYTES_PER_FILE_BYTE * file_bytes;
+    assert!(peak <= limit, "{peak} bytes for a file of {file_bytes}");
+}
+
+#[test]
+fn long_members_of_archives_are_limited_before_they_are_read() {
+    let _guard = exclusive();
+    let folder = tempfile::tempdir().unwrap();
+    let (path, output) = (folder.path().join("long.nemo"), folder.path().join("output"));
+    for name in ["model_config.yaml", "tokenizer.model", "model_weights.ckpt"] {
+        // A member of 6 GiB in a sparse file.
+        let mut header = tar::Header::new_ustar();
+        header.set_path(name).unwrap();
+        header.set_size(6 << 30);
+        header.set_cksum();
+        std::fs::write(&path, header.as_bytes()).unwrap();
+        File::options().write(true).open(&path).unwrap().set_len((6 << 30) + 2048).unwrap();
+        let (peak, is_imported) = import_peak(&path, &output);
+        assert!(!is_imported && peak < 1 << 20, "{name}: {peak} bytes");
+    }
+}
+
+#[test]
+fn long_headers_of_safetensors_files_are_limited_before_they_are_read() {
+    let _guard = exclusive();
+    let pretrained = small_model();
+    let folder = pretrained.export("model.safetensors", Layout::HuggingFace, "folder");
+    let path = folder.join("model.safetensors");
+    for header_bytes in [1u64 << 20, 1 << 30, 1 << 40, u64::MAX] {
+        std::fs::write(&path, header_bytes.to_le_bytes()).unwrap();
+        // The header is there, as a hole of zeros, or the length is a lie.
+        let file = File::options().write(true).open(&path).unwrap();
+        file.set_len(8 + header_bytes.min(1 << 30)).unwrap();
+        let (peak, is_imported) = import_peak(&folder, &pretrained.path("output"));
+        assert!(!is_imported && peak < 8 << 20, "a header of {header_bytes} bytes: {peak} bytes");
+    }
+}
