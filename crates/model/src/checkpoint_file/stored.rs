@@ -99,10 +99,12 @@ impl CheckpointFile {
                     let (rows, columns) = matrix_shape(&place.shape);
                     let expected = vec![rows, QuantizedMatrix::blocks(columns)];
                     let scales_name = format!("{name}{SCALES_SUFFIX}");
-                    let shape = self.tensors.get(&scales_name).map(|scales| &scales.shape);
+                    let scales = self.tensors.get(&scales_name);
+                    let shape =
+                        scales.filter(|scales| scales.dtype == Dtype::F16).map(|scales| &scales.shape);
                     if shape != Some(&expected) {
                         let actual = shape.map_or_else(|| "none".to_owned(), |shape| format!("{shape:?}"));
-                        return invalid(format!("{scales_name} of shape {expected:?}"), actual);
+                        return invalid(format!("{scales_name} in F16, of shape {expected:?}"), actual);
                     }
                 }
                 Dtype::F16 => {

@@ -1,9 +1,11 @@
 //! Tests of checkpoints in 8-bit blocks and bf16.
+use std::collections::BTreeMap;
+
 use candle_core::{Device, Tensor};
 use decoding::{NetworkScratch, SiteBatch, SiteIndex};
 use model::encoders::NumberFormat;
 use model::{Checkpoint, CheckpointFile, Model, quantize};
-use safetensors::tensor::{SafeTensors, serialize};
+use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
 
 use crate::pretrained_models::{Pretrained, RNNT, recipe};
 use crate::rows::{bits, random, values};
@@ -72,11 +74,17 @@ fn files_in_blocks_have_the_rows_of_quantization_at_load() {
             assert_eq!(encode(&model), encode(&expected));
             assert_eq!(model.encoder_format(), Some(NumberFormat::Q8));
             // Other formats convert the numbers of the blocks.
+            let file = CheckpointFile::open(&output).unwrap();
+            let mut converted = Checkpoint::read(&path).unwrap();
+            for (name, values) in &mut converted.weights {
+                *values = file.read_weight(name).unwrap();
+            }
+            let converted_path = files.path("converted.safetensors");
+            converted.write(&converted_path).unwrap();
             for format in [NumberFormat::F32, NumberFormat::Bf16] {
-                let converted = encode(&Model::read_for_inference(&output, format).unwrap());
-                for (converted, expected) in converted.iter().zip(encode(&expected)) {
-                    assert!((f32::from_bits(*converted) - f32::from_bits(expected)).abs() < 0.3);
-                }
+                let [actual, expected] = [&output, &converted_path]
+                    .map(|path| encode(&Model::read_for_inference(path, format).unwrap()));
+                assert_eq!(actual, expected);
             }
         }
     }
@@ -157,19 +165,35 @@ fn other_shapes_and_scales_are_errors() {
     let files = Pretrained::new(&recipe("", RNNT));
     let bytes = std::fs::read(quantized(&files, NumberFormat::Q8)).unwrap();
     let (_, header) = SafeTensors::read_metadata(&bytes).unwrap();
-    let tensors = SafeTensors::deserialize(&bytes).unwrap();
-    let scales_name = format!("weight/{LINEAR}.scales");
-    let changed = |name: &str, without: bool| {
-        let views = tensors.iter().filter(|(other, _)| !(without && *other == name));
-        let views: Vec<_> = views.collect();
-        serialize(views, header.metadata().clone()).unwrap()
+    let tensors: BTreeMap<_, _> = SafeTensors::deserialize(&bytes).unwrap().tensors().into_iter().collect();
+    let (integers, scales) = (format!("weight/{LINEAR}"), format!("weight/{LINEAR}.scales"));
+    let error = |name: &str, tensor: Option<(Dtype, Vec<usize>)>| {
+        let mut changed = tensors.clone();
+        match tensor {
+            Some((dtype, shape)) => {
+                let view = TensorView::new(dtype, shape, tensors[name].data()).unwrap();
+                changed.insert(name.to_owned(), view);
+            }
+            None => drop(changed.remove(name)),
+        }
+        let path = files.path("changed.safetensors");
+        std::fs::write(&path, serialize(changed, header.metadata().clone()).unwrap()).unwrap();
+        CheckpointFile::open(&path).unwrap_err().to_string()
     };
-    for (bytes, part) in [
-        (changed(&scales_name, true), "weight/encoder.layers.1.feed_forward1.linear2.weight.scales"),
-        (changed(&format!("weight/{LINEAR}"), true), "expected integers with the scales"),
+    let [rows, columns] = tensors[&integers].shape() else { panic!("a matrix") };
+    let blocks = columns.div_ceil(32);
+    let expected_scales = format!("expected {scales} in F16, of shape {:?}", [*rows, blocks]);
+    for (name, tensor, part) in [
+        (&scales, None, &*expected_scales),
+        (&scales, Some((Dtype::F16, vec![rows * blocks])), &expected_scales),
+        (&scales, Some((Dtype::F16, vec![blocks, *rows])), &expected_scales),
+        (&scales, Some((Dtype::BF16, vec![*rows, blocks])), &expected_scales),
+        (&integers, None, "expected integers with the scales"),
+        (&integers, Some((Dtype::I8, vec![rows * columns])), "scales in F16, of shape"),
+        (&integers, Some((Dtype::U8, vec![*rows, *columns])), "of F32, BF16 or I8"),
+        (&integers, Some((Dtype::F16, vec![*rows, columns / 2])), "of F32, BF16 or I8"),
     ] {
-        std::fs::write(files.path("changed.safetensors"), bytes).unwrap();
-        let error = CheckpointFile::open(&files.path("changed.safetensors")).unwrap_err().to_string();
-        assert!(error.contains(part), "{error}");
+        let error = error(name, tensor.clone());
+        assert!(error.contains(part), "{name} {tensor:?}: {error}");
     }
 }
