@@ -34,11 +34,16 @@ pub fn check_step_bytes(model: &Model) -> Result<()> {
 
 /// Returns an upper bound of the bytes of a batch's passes.
 ///
-/// Not included are weights, their gradients and the input rows.
+/// Not included are weights, their gradients and the input rows. A frozen encoder has no backward
+/// pass: it needs at most the bytes of one with recomputation.
 pub fn step_bytes(model: &Model, shape: BatchShape) -> usize {
     let BatchShape { utterances, rows, labels } = shape;
-    let config = model.config();
-    let encoder = model.encoder().bytes(utterances, rows, config.input.width()).unwrap_or(usize::MAX);
+    let (config, encoder) = (model.config(), model.encoder());
+    let is_trained = model.parameters().iter_trained().any(|(name, _)| name.starts_with("encoder."));
+    let recomputed =
+        || (!is_trained).then(|| encoder.recomputed_bytes(utterances, rows, config.input.width())).flatten();
+    let encoder = recomputed().or_else(|| encoder.bytes(utterances, rows, config.input.width()));
+    let encoder = encoder.unwrap_or(usize::MAX);
     let encoded_shape = BatchShape { utterances, rows: config.encoder.output_rows(rows), labels };
     encoder.saturating_add(encoded_step_bytes(model, encoded_shape))
 }
