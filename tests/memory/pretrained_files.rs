@@ -1,5 +1,6 @@
 //! Tests that readers of pretrained models allocate by file sizes, not by declared sizes.
 use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
 use model::{ImportOptions, ImportedModel, Layout};
@@ -13,12 +14,14 @@ const OTHER_BYTES: usize = 2 << 20;
 /// Bytes of an import for each byte of the file: parsed text has more than the text.
 const BYTES_PER_FILE_BYTE: usize = 64;
 
-/// Opens a model and writes it as a checkpoint, as `panda import` does; returns the peak memory.
-fn import_peak(path: &Path, output: &Path) -> (usize, bool) {
+/// Opens a model and writes it as a checkpoint, as `panda import` does.
+///
+/// Returns the peak memory, and the error.
+fn import_peak(path: &Path, output: &Path) -> (usize, Option<String>) {
     let Measurement { peak_growth, result, .. } = measure(|| {
         ImportedModel::open(path, &ImportOptions::default()).and_then(|imported| imported.write(output))
     });
-    (peak_growth, result.is_ok())
+    (peak_growth, result.err().map(|error| error.to_string()))
 }
 
 fn small_model() -> Pretrained {
@@ -41,6 +44,8 @@ fn damaged_models_use_memory_by_their_size() {
     let pretrained = small_model();
     let archive = std::fs::read(pretrained.export("model.safetensors", Layout::Nemo, "valid.nemo")).unwrap();
     let (path, output) = (pretrained.path("mutant.nemo"), pretrained.path("mutant.safetensors"));
+    std::fs::write(&path, &archive).unwrap();
+    assert_eq!(import_peak(&path, &output).1, None);
     fuzz("nemo-archive-memory", vec![archive], ARCHIVE_WORDS, 300, move |bytes| {
         let _ = &pretrained;
         std::fs::write(&path, bytes).unwrap();
@@ -51,6 +56,7 @@ fn damaged_models_use_memory_by_their_size() {
     let folder = pretrained.nemo_folder();
     let (path, output) = (folder.join("model_config.yaml"), pretrained.path("mutant.safetensors"));
     let config = std::fs::read(&path).unwrap();
+    assert_eq!(import_peak(&folder, &output).1, None);
     fuzz("nemo-configuration-memory", vec![config], CONFIG_WORDS, 300, move |bytes| {
         let _ = &pretrained;
         std::fs::write(&path, bytes).unwrap();
@@ -63,6 +69,7 @@ fn damaged_models_use_memory_by_their_size() {
     let mut paths: Vec<_> = folder.read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.sort();
     assert!(paths.len() > 2, "{paths:?}");
+    assert_eq!(import_peak(&folder, &output).1, None);
     for path in paths {
         let (folder, output) = (folder.clone(), output.clone());
         let valid = std::fs::read(&path).unwrap();
@@ -83,18 +90,32 @@ fn check(peak: usize, file_bytes: usize) {
 #[test]
 fn long_members_of_archives_are_limited_before_they_are_read() {
     let _guard = exclusive();
-    let folder = tempfile::tempdir().unwrap();
-    let (path, output) = (folder.path().join("long.nemo"), folder.path().join("output"));
-    for name in ["model_config.yaml", "tokenizer.model", "model_weights.ckpt"] {
-        // A member of 6 GiB in a sparse file.
-        let mut header = tar::Header::new_ustar();
-        header.set_path(name).unwrap();
-        header.set_size(6 << 30);
-        header.set_cksum();
-        std::fs::write(&path, header.as_bytes()).unwrap();
-        File::options().write(true).open(&path).unwrap().set_len((6 << 30) + 2048).unwrap();
-        let (peak, is_imported) = import_peak(&path, &output);
-        assert!(!is_imported && peak < 1 << 20, "{name}: {peak} bytes");
+    let pretrained = small_model();
+    let archive = std::fs::read(pretrained.export("model.safetensors", Layout::Nemo, "valid.nemo")).unwrap();
+    let (path, output) = (pretrained.path("long.nemo"), pretrained.path("output"));
+    for end in ["model_config.yaml", "tokenizer.model", "model_weights.ckpt"] {
+        // The valid members before this one, then one of 6 GiB in a sparse file.
+        let mut builder = tar::Builder::new(Vec::new());
+        for entry in tar::Archive::new(&*archive).entries().unwrap() {
+            let mut entry = entry.unwrap();
+            let (mut header, name) = (entry.header().clone(), entry.path().unwrap().into_owned());
+            if name.to_str().unwrap().ends_with(end) {
+                header.set_size(6 << 30);
+                header.set_cksum();
+                builder.get_mut().extend(header.as_bytes());
+                break;
+            }
+            let mut content = Vec::new();
+            entry.read_to_end(&mut content).unwrap();
+            builder.append_data(&mut header, name, &*content).unwrap();
+        }
+        let bytes = std::mem::take(builder.get_mut());
+        std::fs::write(&path, &bytes).unwrap();
+        let file = File::options().write(true).open(&path).unwrap();
+        file.set_len(bytes.len() as u64 + (6 << 30) + 1024).unwrap();
+        let (peak, error) = import_peak(&path, &output);
+        println!("{end}: {error:?}");
+        assert!(error.is_some() && peak < 1 << 20, "{end}: {peak} bytes, {error:?}");
     }
 }
 
@@ -106,10 +127,13 @@ fn long_headers_of_safetensors_files_are_limited_before_they_are_read() {
     let path = folder.join("model.safetensors");
     for header_bytes in [1u64 << 20, 1 << 30, 1 << 40, u64::MAX] {
         std::fs::write(&path, header_bytes.to_le_bytes()).unwrap();
-        // The header is there, as a hole of zeros, or the length is a lie.
+        // The header is a hole of zeros, or the file is shorter than its declared header.
         let file = File::options().write(true).open(&path).unwrap();
         file.set_len(8 + header_bytes.min(1 << 30)).unwrap();
-        let (peak, is_imported) = import_peak(&folder, &pretrained.path("output"));
-        assert!(!is_imported && peak < 8 << 20, "a header of {header_bytes} bytes: {peak} bytes");
+        let (peak, error) = import_peak(&folder, &pretrained.path("output"));
+        assert!(
+            error.is_some() && peak < 8 << 20,
+            "a header of {header_bytes} bytes: {peak} bytes, {error:?}"
+        );
     }
 }

@@ -2,7 +2,7 @@
 use candle_core::{Device, Tensor};
 use panda::model::Model;
 use panda::training::data::Batch;
-use panda::training::{BatchShape, Learner, Recipe, StepPosition, step_bytes};
+use panda::training::{BatchShape, Learner, Recipe, StepPosition, recomputed_step_bytes, step_bytes};
 
 use crate::counting_allocator::{Measurement, exclusive, live_bytes, measure};
 
@@ -70,6 +70,8 @@ fn the_plan_of_a_recognition_lattice_allocates_no_model() {
 
 /// Training options with an auxiliary CTC loss.
 const TRAINING_WITH_CTC: &str = "training = { epochs = 1, ctc_weight = 0.3 }";
+/// Training options with layers that save only their input.
+const RECOMPUTED: &str = "training = { epochs = 1, recompute = true }";
 /// Training options with a frozen encoder.
 const FROZEN_ENCODER: &str =
     "init = { weights = \"base.safetensors\", frozen = [\"encoder\"] }\ntraining = { epochs = 1 }";
@@ -108,6 +110,9 @@ fn a_step_uses_at_most_the_planned_memory() {
         "{single}, kind = \"fastconformer\", layers = 1, width = 144, heads = 2, feed_forward = 576, kernel = 9, \
          subsampling = {{ channels = 64, factor = 2 }}, attention = {{ chunk = 4, left = 8 }}"
     );
+    let deep_conformer = halved.replace("layers = 2", "layers = 6");
+    let deep_fast_conformer =
+        eighth.replace("layers = 2", "layers = 6").replace("true", "true, batch_norm = \"trained\"");
     let concatenated = "kind = \"concat\", width = 32, context = 2, normalize = true, dropout = 0.1";
     // Smallest and largest ratio of measured to planned bytes.
     let (mut min_ratio, mut max_ratio) = (f64::INFINITY, 0f64);
@@ -131,7 +136,12 @@ fn a_step_uses_at_most_the_planned_memory() {
         (&eighth, stateless, TRAINING_WITH_CTC, 30),
         (&causal, concatenated, TRAINING_WITH_CTC, 30),
         (&wide_fast_conformer, concatenated, plain, 30),
+        (&deep_conformer, stateless, RECOMPUTED, 30),
+        (&deep_fast_conformer, concatenated, RECOMPUTED, 30),
+        (&wide_fast_conformer, concatenated, RECOMPUTED, 30),
         (lstm, stateless, FROZEN_ENCODER, 30),
+        (&deep_conformer, stateless, FROZEN_ENCODER, 30),
+        (&deep_fast_conformer, concatenated, FROZEN_ENCODER, 30),
         (wide_conformer, stateless, FROZEN_ENCODER, 30),
         (&eighth, stateless, FROZEN_ENCODER, 30),
         (&wide_fast_conformer, concatenated, FROZEN_ENCODER, 30),
@@ -144,7 +154,11 @@ fn a_step_uses_at_most_the_planned_memory() {
     ] {
         let recipe = parse_recipe(encoder, predictor, training_options);
         let model = Model::new(&recipe.model_config(), classes).unwrap();
-        let mut learner = Learner::new(model.clone(), &recipe.optimizer).unwrap();
+        let recomputes = recipe.training.run.recompute;
+        let new_learner =
+            |model: Model| Learner::new(model, &recipe.optimizer).unwrap().with_recomputation(recomputes);
+        let step_bytes = if recomputes { recomputed_step_bytes } else { step_bytes };
+        let mut learner = new_learner(model.clone());
         let trained = learner.model().parameters().iter_trained();
         let trained: usize = trained.map(|(_, variable)| variable.elem_count()).sum();
         // Buffers reused from earlier steps count; the plan includes them.
@@ -177,7 +191,7 @@ fn a_step_uses_at_most_the_planned_memory() {
 
             // A first step, without reused buffers.
             let second_model = Model::new(&recipe.model_config(), classes).unwrap();
-            let mut second_learner = Learner::new(second_model, &recipe.optimizer).unwrap();
+            let mut second_learner = new_learner(second_model);
             let (measured, planned) = (step(&mut second_learner), step_bytes(&model, shape) + 4 * trained);
             drop(second_learner);
             assert!(

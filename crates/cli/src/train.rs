@@ -49,8 +49,8 @@ pub(crate) struct Args {
     /// Train for N epochs instead of the recipe's; with --resume, extend or shorten the run to N
     #[arg(long, value_parser = numbers::within("expected a number of epochs, at least 1", 0..=u64::MAX))]
     epochs: Option<u64>,
-    /// Limit the memory of the whole process, for example 6GiB; batches are split to fit
-    /// [default: batch.memory of the recipe]
+    /// Limit the memory of the whole process, for example 6GiB; batches are split, and layers of
+    /// the encoder recomputed, to fit [default: batch.memory of the recipe]
     #[arg(long, value_parser = bytes::parse)]
     memory: Option<usize>,
     /// Fail if more than this share of a set is unusable; the share is rounded up, and unusable

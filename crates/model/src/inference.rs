@@ -48,7 +48,7 @@ impl Model {
     ) -> Result<Self> {
         let shapes = Self::shapes(config, labels)?;
         file.check(&shapes)?;
-        Self::check_memory(config, &memory_shapes(&shapes, format), 1)?;
+        Self::check_memory(config, &memory_shapes(&shapes, format), 1, 1)?;
         file.check_other_values()?;
         let packed = pack(config, format, &mut |name| match &config.adapter {
             None => file.read_stored(name),

@@ -162,7 +162,7 @@ impl Model {
     /// do not fit into memory; errors of candle.
     pub fn new(config: &ModelConfig, labels: usize) -> Result<Self> {
         config.check()?;
-        Self::check_memory(config, &Self::shapes(config, labels)?, 1)?;
+        Self::check_memory(config, &Self::shapes(config, labels)?, 1, 1)?;
         Self::build(config, labels, |vb| Network::new(config, labels, &vb))
     }
 
@@ -175,16 +175,26 @@ impl Model {
         Ok(shapes)
     }
 
-    /// Checks that `copies` numbers for each parameter fit into memory.
+    /// Checks that `copies` numbers for each trained parameter fit into memory.
+    ///
+    /// Parameters that training does not change have `frozen_copies`.
     ///
     /// # Errors
     /// [`Error::Memory`](crate::Error::Memory).
-    pub fn check_memory(config: &ModelConfig, shapes: &Shapes, copies: usize) -> Result<()> {
+    pub fn check_memory(
+        config: &ModelConfig,
+        shapes: &Shapes,
+        copies: usize,
+        frozen_copies: usize,
+    ) -> Result<()> {
+        let frozen = FrozenParameters::from_config(config);
         let parameter_bytes = |shape: &Vec<usize>| {
             shape.iter().fold(size_of::<f32>(), |bytes, &axis| bytes.saturating_mul(axis))
         };
-        let bytes =
-            shapes.values().map(parameter_bytes).fold(0, usize::saturating_add).saturating_mul(copies);
+        let bytes = shapes.iter().fold(0usize, |bytes, (name, shape)| {
+            let copies = if frozen.contains(name) { frozen_copies } else { copies };
+            bytes.saturating_add(parameter_bytes(shape).saturating_mul(copies))
+        });
         let describe = || {
             let largest = shapes.iter().max_by_key(|(_, shape)| parameter_bytes(shape));
             let (name, shape) = largest.map_or(("none", &[][..]), |(name, shape)| (name, shape));

@@ -187,10 +187,21 @@ impl Parameters {
                 return Err(Error::shape(name, format!("{} values", variable.elem_count()), found_count));
             }
         }
-        for (name, variable) in &self.variables {
-            variable.set(&Tensor::from_slice(&values[name], variable.shape(), &Device::Cpu)?)?;
+        self.variables.keys().try_for_each(|name| self.set_parameter(name, &values[name]))
+    }
+
+    /// Sets the values of one parameter.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for an unknown name or another number of values.
+    pub fn set_parameter(&self, name: &str, values: &[f32]) -> Result<()> {
+        let variable = self.variables.get(name);
+        let variable = variable.ok_or_else(|| Error::shape(name, "a parameter of the model", "none"))?;
+        if values.len() != variable.elem_count() {
+            let expected = format!("{} values", variable.elem_count());
+            return Err(Error::shape(name, expected, format!("{} values", values.len())));
         }
-        Ok(())
+        Ok(variable.set(&Tensor::from_slice(values, variable.shape(), &Device::Cpu)?)?)
     }
 }
 

@@ -119,12 +119,17 @@ impl Pretrained {
     /// # Errors
     /// Errors of candle.
     pub fn apply(self, parameters: &Parameters) -> Result<()> {
-        let mut values = parameters.values()?;
-        values.extend(self.values);
-        for (name, rows) in &self.label_rows {
-            values.get_mut(name).into_iter().for_each(|values| rows.copy_to(values));
+        // Each value is freed when it is set.
+        for (name, values) in self.values {
+            parameters.set_parameter(&name, &values)?;
         }
-        parameters.set(&values)
+        for (name, rows) in &self.label_rows {
+            let Some(variable) = parameters.get(name) else { continue };
+            let mut values = to_vec(variable)?;
+            rows.copy_to(&mut values);
+            parameters.set_parameter(name, &values)?;
+        }
+        Ok(())
     }
 }
 

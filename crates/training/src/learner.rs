@@ -15,6 +15,7 @@ use distributed::ProcessGroup;
 
 use crate::data::Batch;
 use crate::ema::Ema;
+use crate::encoder_pass::EncoderPass;
 use crate::metrics::LossSums;
 use crate::optimizer::{self, Optimizer, OptimizerConfig, RateFactors};
 use crate::reduction::{GradientReduction, StepTotals};
@@ -90,8 +91,11 @@ impl Learner {
     }
 
     /// Sets a memory plan: batches that exceed it are computed in parts.
+    ///
+    /// The encoder's layers save only their input if the plan says so.
     pub(crate) fn with_plan(mut self, plan: Option<RunPlan>) -> Self {
         self.plan = plan;
+        self.recomputes |= plan.is_some_and(|plan| plan.encoder_pass == EncoderPass::Recomputed);
         self
     }
 

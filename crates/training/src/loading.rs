@@ -26,11 +26,12 @@ use recognizer::bad_items::BadItems;
 use recognizer::examples::{self, Example};
 use recognizer::{conversion_warnings, mark_warnings};
 
-/// Largest number of values in memory for each weight.
+/// Largest number of values in memory for each trained weight.
 ///
-/// The weight, its gradient, two moments and an average; and all but the gradient in a checkpoint
-/// that is being written, once as values and once as bytes.
-const COPIES_PER_PARAMETER: usize = 13;
+/// The weight, two moments and an average, and the same in a checkpoint that is read.
+const COPIES_PER_PARAMETER: usize = 8;
+/// Largest number of values in memory for each frozen weight, which has no moments.
+const COPIES_PER_FROZEN_PARAMETER: usize = 4;
 /// Largest number of special words that a note names.
 const MAX_NAMED_WORDS: usize = 5;
 
@@ -360,5 +361,6 @@ fn check_memory(
     let purpose = || format!("features of {:.1} hours of audio in [data]", seconds / 3600.0);
     model::Error::expect_memory(purpose, bytes as usize)?;
     let config = recipe.model_config();
-    Ok(Model::check_memory(&config, &Model::shapes(&config, labels)?, COPIES_PER_PARAMETER)?)
+    let shapes = Model::shapes(&config, labels)?;
+    Ok(Model::check_memory(&config, &shapes, COPIES_PER_PARAMETER, COPIES_PER_FROZEN_PARAMETER)?)
 }

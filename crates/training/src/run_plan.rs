@@ -4,7 +4,8 @@
 //! planned = baseline + (fixed + prefetched + step) · 17/16
 //! fixed   = 2 numbers a weight: itself, average; 4 more if it is trained: two moments, and
 //!           gradients of a step and of one backward pass
-//! step    = upper bound of encoder, predictor, projections and losses of a batch, in both passes
+//! step    = upper bound of encoder, predictor, projections and losses of a batch, in the passes
+//!           that each of them has
 //! ```
 //! The sums are upper bounds by shape only, so that a recipe has the same batches on every machine;
 //! the sixteenth is memory that an allocator loses between its blocks.
@@ -102,6 +103,16 @@ fn shape_of_rows(model: &Model, utterances: usize, rows: usize) -> BatchShape {
     BatchShape { utterances, rows, labels: model.config().encoder.output_rows(rows) }
 }
 
+/// Returns the bytes for encoding utterances of dev or test.
+///
+/// An encoder with packed inference has a copy of its weights then, which takes the place of the
+/// gradients; frozen weights have none.
+fn evaluation_bytes(model: &Model, utterances: usize, rows: usize) -> usize {
+    let frozen_count = model.parameters().count() - trained_count(model);
+    let encoding = model.encoding_bytes(utterances, rows).unwrap_or(usize::MAX);
+    encoding.saturating_add(BYTES_PER_NUMBER * frozen_count)
+}
+
 /// Batches that are loaded, waiting or in use.
 const BATCHES_IN_MEMORY: usize = crate::data::PREFETCHED_BATCHES + 1;
 
@@ -148,7 +159,7 @@ impl RunPlan {
     ///
     /// # Errors
     /// [`Error::NoPlan`], see [`check_step_bytes`]; [`Error::Budget`] if the longest utterance does
-    /// not fit next to such prefetched batches.
+    /// not fit next to such prefetched batches, with and without recomputation.
     pub(crate) fn new(
         model: &Model,
         budget: usize,
@@ -161,12 +172,17 @@ impl RunPlan {
         check_step_bytes(model)?;
         let (reading, fixed) = (reading_bytes(model), fixed_bytes(model));
         let plan = RunPlan { budget, baseline, fixed, prefetched: 0, step: 0, reading, encoder_pass };
-        let has_recomputation =
-            model.encoder().recomputed_bytes(1, 1, model.config().input.width()).is_some();
-        match plan.with_step(model, longest, longest_evaluated, min_utterances) {
-            Err(Error::Budget { .. }) if encoder_pass == EncoderPass::Saved && has_recomputation => {
-                let plan = RunPlan { encoder_pass: EncoderPass::Recomputed, ..plan };
-                plan.with_step(model, longest, longest_evaluated, min_utterances)
+        let with_step = |plan: RunPlan| plan.with_step(model, longest, longest_evaluated, min_utterances);
+        match with_step(plan) {
+            Err(Error::Budget { smallest, .. }) if encoder_pass == EncoderPass::Saved => {
+                with_step(RunPlan { encoder_pass: EncoderPass::Recomputed, ..plan }).map_err(|error| {
+                    match error {
+                        Error::Budget { smallest: other, .. } => {
+                            Error::Budget { budget, smallest: smallest.min(other) }
+                        }
+                        error => error,
+                    }
+                })
             }
             plan => plan,
         }
@@ -183,7 +199,7 @@ impl RunPlan {
         let mut plan = self;
         plan.prefetched = plan.prefetched_bytes(model, plan.batch_shape(model, min_utterances, longest));
         let longest_step = plan.step_bytes(model, plan.batch_shape(model, 1, longest));
-        let evaluation = model.encoding_bytes(1, longest_evaluated).unwrap_or(usize::MAX);
+        let evaluation = evaluation_bytes(model, 1, longest_evaluated);
         // Rows for a cache are computed with prefetched batches of input rows.
         let caching = match plan.encoder_pass {
             EncoderPass::Cached => plan.caching_bytes(model, 1, longest),
@@ -247,7 +263,10 @@ impl RunPlan {
     pub(crate) fn fits_encoding(&self, model: &Model, utterances: usize, rows: usize) -> bool {
         match self.encoder_pass {
             EncoderPass::Cached => self.caching_bytes(model, utterances, rows) <= self.available(),
-            EncoderPass::Saved | EncoderPass::Recomputed => self.fits(model, utterances, rows),
+            EncoderPass::Saved | EncoderPass::Recomputed => {
+                self.fits(model, utterances, rows)
+                    && evaluation_bytes(model, utterances, rows) <= self.available()
+            }
         }
     }
 

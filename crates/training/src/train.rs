@@ -17,8 +17,7 @@ use crate::run_folder::{RunFolder, StartMode};
 use crate::run_plan::{self, RunPlan};
 use crate::trainer::{CheckpointMetadata, Trainer};
 use crate::{Error, Result};
-use model::Model;
-use model::checkpoint::Checkpoint;
+use model::{CheckpointFile, Model};
 use recognizer::examples::{self, Example};
 use recognizer::{Evaluation, Recognizer};
 
@@ -173,9 +172,8 @@ pub fn train_with(
     // 4. Trainer; from here on, rank 0 writes to the folder.
     let metadata =
         CheckpointMetadata { recipe: text.clone(), tokenizer: tokenizer_json, data: Some(fingerprint) };
-    let encoder_pass = plan.map_or(recipe.training.run.encoder_pass(), |plan| plan.encoder_pass);
-    let recomputes = encoder_pass == EncoderPass::Recomputed;
-    let learner = Learner::new(model, &recipe.optimizer)?.with_plan(plan).with_recomputation(recomputes);
+    let recomputes = recipe.training.run.recompute;
+    let learner = Learner::new(model, &recipe.optimizer)?.with_recomputation(recomputes).with_plan(plan);
     let bad_of = |name: &str| bad_items.get(&format!("data.{name}")).cloned().unwrap_or_default();
     let (dev_bad, test_bad) = (bad_of("dev"), bad_of("test"));
     // Bad items of a set in memory are already checked, and steps add none.
@@ -248,9 +246,11 @@ pub fn train_with(
     // 6. Final evaluation of the selected weights.
     let model = learner.model();
     if recipe.training.run.select == CheckpointSelection::Best && progress.best.is_some() {
-        let best = Checkpoint::read(&folder.best_checkpoint())?;
-        best.check(&folder.best_checkpoint(), &model.parameters().shapes())?;
-        model.parameters().set(best.average.as_ref().unwrap_or(&best.weights))?;
+        let (best, parameters) = (CheckpointFile::open(&folder.best_checkpoint())?, model.parameters());
+        best.check(&parameters.shapes())?;
+        for (name, _) in parameters.iter() {
+            parameters.set_parameter(name, &best.read_weight(name)?)?;
+        }
     } else if let Some(average) = learner.average() {
         model.parameters().set(average)?;
     }

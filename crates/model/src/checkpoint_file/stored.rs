@@ -100,10 +100,11 @@ impl CheckpointFile {
                     let expected = vec![rows, QuantizedMatrix::blocks(columns)];
                     let scales_name = format!("{name}{SCALES_SUFFIX}");
                     let scales = self.tensors.get(&scales_name);
-                    let shape =
-                        scales.filter(|scales| scales.dtype == Dtype::F16).map(|scales| &scales.shape);
-                    if shape != Some(&expected) {
-                        let actual = shape.map_or_else(|| "none".to_owned(), |shape| format!("{shape:?}"));
+                    if !scales.is_some_and(|scales| scales.dtype == Dtype::F16 && scales.shape == expected) {
+                        let actual = scales.map_or_else(
+                            || "none".to_owned(),
+                            |scales| format!("{:?} of shape {:?}", scales.dtype, scales.shape),
+                        );
                         return invalid(format!("{scales_name} in F16, of shape {expected:?}"), actual);
                     }
                 }

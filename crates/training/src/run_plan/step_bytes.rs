@@ -40,12 +40,14 @@ pub fn step_bytes(model: &Model, shape: BatchShape) -> usize {
     let BatchShape { utterances, rows, labels } = shape;
     let (config, encoder) = (model.config(), model.encoder());
     let is_trained = model.parameters().iter_trained().any(|(name, _)| name.starts_with("encoder."));
-    let recomputed =
-        || (!is_trained).then(|| encoder.recomputed_bytes(utterances, rows, config.input.width())).flatten();
-    let encoder = recomputed().or_else(|| encoder.bytes(utterances, rows, config.input.width()));
-    let encoder = encoder.unwrap_or(usize::MAX);
+    let width = config.input.width();
+    let bytes = encoder.bytes(utterances, rows, width).unwrap_or(usize::MAX);
+    let encoder_bytes = match is_trained {
+        true => bytes,
+        false => bytes.min(encoder.recomputed_bytes(utterances, rows, width).unwrap_or(usize::MAX)),
+    };
     let encoded_shape = BatchShape { utterances, rows: config.encoder.output_rows(rows), labels };
-    encoder.saturating_add(encoded_step_bytes(model, encoded_shape))
+    encoder_bytes.saturating_add(encoded_step_bytes(model, encoded_shape))
 }
 
 /// Returns [`step_bytes`] of passes with recomputation.

@@ -4,8 +4,8 @@ use std::sync::atomic::AtomicBool;
 
 use training::recipe::RecipeOverrides;
 use training::{
-    EncoderPass, Error, Observer, Result, RunOutcome, RunPlan, RunReport, StartMode, StepReport,
-    check_step_bytes, train_with,
+    BatchShape, EncoderPass, Error, Observer, Recipe, Result, RunOutcome, RunPlan, RunReport, StartMode,
+    StepReport, check_step_bytes, step_bytes, train_with,
 };
 
 use crate::toy::{RATE, Toy, write_wav};
@@ -124,6 +124,23 @@ fn frozen_weights_have_no_moments_and_no_gradients_in_the_plan() {
     let frozen_count: usize = encoder.map(|(_, values)| values.len()).sum();
     // Two moments, the gradients of a step and those of one backward pass.
     assert_eq!(trained.plan.unwrap().fixed - frozen.plan.unwrap().fixed, 4 * 4 * frozen_count);
+}
+
+#[test]
+fn the_step_of_a_frozen_encoder_has_no_saved_activations() {
+    let toy = Toy::new();
+    let conformer =
+        "kind = \"conformer\"\nlayers = 6\nwidth = 32\nheads = 2\nfeed_forward = 128\nkernel = 3\n";
+    let encoder = ("layers = 1\nhidden = 16\nbidirectional = true\n", conformer);
+    let frozen =
+        ("[predictor]", "[init]\nweights = \"base.safetensors\"\nfrozen = [\"encoder\"]\n[predictor]");
+    let bytes = |changes: &[(&str, &str)]| {
+        let recipe = Recipe::read(&toy.recipe(changes), RecipeOverrides::default()).unwrap().0;
+        let model = model::Model::new(&recipe.model_config(), 10).unwrap();
+        step_bytes(&model, BatchShape { utterances: 4, rows: 400, labels: 20 })
+    };
+    let (trained, frozen) = (bytes(&[encoder]), bytes(&[encoder, frozen]));
+    assert!(2 * frozen < trained, "{frozen} {trained}");
 }
 
 #[test]
