@@ -1,4 +1,6 @@
-//! Tests that readers of pretrained models allocate by file sizes, not by declared sizes.
+//! Tests that readers of pretrained models allocate by file sizes.
+//!
+//! Sizes that a file declares are not trusted.
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;

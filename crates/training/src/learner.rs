@@ -92,7 +92,7 @@ impl Learner {
 
     /// Sets a memory plan: batches that exceed it are computed in parts.
     ///
-    /// The encoder's layers save only their input if the plan says so.
+    /// The encoder's layers save only their input if the plan has [`EncoderPass::Recomputed`].
     pub(crate) fn with_plan(mut self, plan: Option<RunPlan>) -> Self {
         self.plan = plan;
         self.recomputes |= plan.is_some_and(|plan| plan.encoder_pass == EncoderPass::Recomputed);

@@ -30,7 +30,7 @@ use recognizer::{conversion_warnings, mark_warnings};
 ///
 /// The weight, two moments and an average, and the same in a checkpoint that is read.
 const COPIES_PER_PARAMETER: usize = 8;
-/// Largest number of values in memory for each frozen weight, which has no moments.
+/// The same for each frozen weight, which has no moments.
 const COPIES_PER_FROZEN_PARAMETER: usize = 4;
 /// Largest number of special words that a note names.
 const MAX_NAMED_WORDS: usize = 5;
