@@ -1,7 +1,7 @@
 """Time and memory of FastConformer encoders with random weights: torch, onnxruntime and panda.
 
     python benchmarks/encoder.py [--bench target/release/bench] [--rounds 3] [--threads 2]
-        [--cases 110m,30 ...] [--systems torch-f32 panda-q8 ...] [--json FILE]
+        [--cases 110m,30 ...] [--systems torch-f32 panda-q8 ...] [--json FILE] [--svg FILE]
 
 A case is a shape of a public model and the seconds of audio. torch runs transformers' encoder:
 torch-int8 has its linear layers in dynamic 8-bit quantization; onnx-f32 and onnx-int8 are the
@@ -152,6 +152,38 @@ def run_panda(bench: pathlib.Path, case: str, system: str, threads: int) -> Meas
     return {"seconds": row["median_ms"] / 1e3, "peak_mb": row["peak_bytes"] / 1e6}
 
 
+def bar_chart(rows: list[dict[str, typing.Any]]) -> str:
+    """Draws the seconds of all rows as bars, those of a case side by side, as SVG."""
+    bar, left, top, height = 56, 16, 40, 200
+    cases = list(dict.fromkeys(row["case"] for row in rows))
+    width = left + bar * (len(rows) + len(cases))
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {top + height + 60}"'
+        ' font-family="sans-serif" font-size="11" text-anchor="middle">',
+        f'<rect width="{width}" height="{top + height + 60}" fill="white"/>',
+    ]
+    x = left
+    for case in cases:
+        case_rows = [row for row in rows if row["case"] == case]
+        slowest = max(row["seconds"] for row in case_rows)
+        name, seconds = case.split(",")
+        middle = x + bar * len(case_rows) / 2
+        parts.append(f'<text x="{middle}" y="20" font-size="13">{name}, {seconds} s of audio</text>')
+        for row in case_rows:
+            length = height * row["seconds"] / slowest
+            color = "#1f77b4" if row["system"] in PANDA else "#b0b0b0"
+            y, center = top + height - length, x + bar / 2
+            parts += [
+                f'<rect x="{x + 6}" y="{y:.1f}" width="{bar - 12}" height="{length:.1f}" fill="{color}"/>',
+                f'<text x="{center}" y="{y - 4:.1f}">{row["seconds"]:.2f} s</text>',
+            ]
+            for line, word in enumerate(row["system"].split("-")):
+                parts.append(f'<text x="{center}" y="{top + height + 16 + 14 * line}">{word}</text>')
+            x += bar
+        x += bar
+    return "\n".join([*parts, "</svg>", ""])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bench", type=pathlib.Path, default=pathlib.Path("target/release/bench"))
@@ -160,6 +192,7 @@ def main() -> None:
     parser.add_argument("--cases", nargs="+", default=CASES)
     parser.add_argument("--systems", nargs="+", default=TORCH + PANDA, choices=TORCH + ONNX + PANDA)
     parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--svg", type=pathlib.Path)
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     threads = arguments.threads
@@ -188,6 +221,8 @@ def main() -> None:
             print(f"{case:10} {system:12} {seconds:9.3f} {ratio:11.2f} {peak:9.0f}", flush=True)
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=1))
+    if arguments.svg:
+        arguments.svg.write_text(bar_chart(rows))
 
 
 if __name__ == "__main__":
