@@ -1,4 +1,7 @@
 //! Tests of `panda import` and `panda export`.
+use model::Checkpoint;
+use speech::{Tokenizer, TokenizerKind};
+
 use super::pretrained_models::{Pretrained, RNNT, recipe};
 use super::toy::{leftovers, write_wav};
 use super::{panda, run_command, shared};
@@ -56,6 +59,25 @@ fn a_model_is_imported_transcribed_with_and_exported() {
         "{out}"
     );
     assert_eq!(leftovers(&folder), [] as [std::path::PathBuf; 0]);
+}
+
+#[test]
+fn a_folder_without_a_tokenizer_is_a_warning() {
+    let pretrained = Pretrained::new(&recipe("convolution_norm = \"batch\"", RNNT));
+    let mut checkpoint = Checkpoint::read(&pretrained.path("model.safetensors")).unwrap();
+    let words = Tokenizer::train(TokenizerKind::Words, &["a b c d e"]).unwrap();
+    assert_eq!(words.size(), checkpoint.tokenizer("model".as_ref()).unwrap().size());
+    checkpoint.tokenizer = words.to_json().unwrap();
+    checkpoint.recipe = checkpoint.recipe.replace("\"sentencepiece\"", "\"words\"");
+    checkpoint.write(&pretrained.path("words.safetensors")).unwrap();
+    let export = |name: &str| {
+        let arguments = ["export", name, "--to", "huggingface", "hf"];
+        let (code, _, err) = run_command(panda(&pretrained.path(""), &arguments));
+        assert_eq!(code, Some(0), "{err}");
+        err
+    };
+    assert!(export("words.safetensors").contains("warning: no tokenizer file is written"));
+    assert_eq!(export("model.safetensors"), "");
 }
 
 #[test]
