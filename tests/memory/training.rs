@@ -112,7 +112,7 @@ fn a_step_uses_at_most_the_planned_memory() {
     );
     let deep_conformer = halved.replace("layers = 2", "layers = 6");
     let deep_fast_conformer =
-        eighth.replace("layers = 2", "layers = 6").replace("true", "true, batch_norm = \"trained\"");
+        format!("{}, batch_norm = \"trained\"", eighth.replace("layers = 2", "layers = 6"));
     let concatenated = "kind = \"concat\", width = 32, context = 2, normalize = true, dropout = 0.1";
     // Smallest and largest ratio of measured to planned bytes.
     let (mut min_ratio, mut max_ratio) = (f64::INFINITY, 0f64);

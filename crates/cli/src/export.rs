@@ -26,11 +26,9 @@ pub(crate) fn run(arguments: &Args) -> Result<ExitCode> {
     let checkpoint = Checkpoint::read(path)?;
     let files = model::export(path, &checkpoint, *to, output)?;
     files.iter().try_for_each(|file| outln!("{}", file.display()))?;
-    let is_tokenizer = |file: &PathBuf| {
-        file.file_name().is_some_and(|name| name.to_string_lossy().starts_with("tokenizer."))
-    };
-    if *to == Layout::HuggingFace && !files.iter().any(is_tokenizer) {
-        let kind = checkpoint.tokenizer(path)?.kind();
+    let tokenizer = checkpoint.tokenizer(path)?;
+    if tokenizer.source_file().is_none() {
+        let kind = tokenizer.kind();
         warnln!("warning: no tokenizer file is written: tokens of kind {kind:?} have none in this layout");
     }
     Ok(ExitCode::SUCCESS)

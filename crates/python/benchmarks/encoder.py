@@ -7,8 +7,8 @@ A case is a shape of a public model and the seconds of audio. torch runs transfo
 torch-int8 has its linear layers in dynamic 8-bit quantization; onnx-f32 and onnx-int8 are the
 exported graph, without and with onnxruntime's dynamic quantization. The systems run in
 alternation, each in a new process. A time is the median of the rounds, and a round's time the
-median of its steps after the first one. Memory is the peak of the resident set; that of panda is
-without weights.
+median of its steps, without the first of a short case. Memory is the peak of the resident set;
+that of panda is without weights.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ use crate::data_warnings::floor_warning;
 use crate::observer::Observer;
 use crate::recipe::Recipe;
 use crate::run_folder::{RunFolder, StartMode};
+use crate::run_plan::{COPIES_DURING_READ, MOMENTS_PER_WEIGHT, NUMBERS_PER_WEIGHT};
 use crate::{DataSets, Error, Result, data_warnings};
 use model::checkpoint::{self, Checkpoint, Progress};
 use model::config::PretrainedConfig;
@@ -29,9 +30,9 @@ use recognizer::{conversion_warnings, mark_warnings};
 /// Largest number of values in memory for each trained weight.
 ///
 /// The weight, two moments and an average, and the same in a checkpoint that is read.
-const COPIES_PER_PARAMETER: usize = 8;
+const COPIES_PER_PARAMETER: usize = COPIES_DURING_READ * (NUMBERS_PER_WEIGHT + MOMENTS_PER_WEIGHT);
 /// The same for each frozen weight, which has no moments.
-const COPIES_PER_FROZEN_PARAMETER: usize = 4;
+const COPIES_PER_FROZEN_PARAMETER: usize = COPIES_DURING_READ * NUMBERS_PER_WEIGHT;
 /// Largest number of special words that a note names.
 const MAX_NAMED_WORDS: usize = 5;
 

@@ -26,13 +26,13 @@ const ALLOCATOR_LOSS_DIVISOR: usize = 16;
 /// Copies of the weights and moments while a checkpoint is read.
 ///
 /// Those of the model, and those of the checkpoint.
-const COPIES_DURING_READ: usize = 2;
+pub(crate) const COPIES_DURING_READ: usize = 2;
 /// Bytes of a number.
 const BYTES_PER_NUMBER: usize = size_of::<f32>();
 /// Numbers for each weight: itself and its average.
-const NUMBERS_PER_WEIGHT: usize = 2;
+pub(crate) const NUMBERS_PER_WEIGHT: usize = 2;
 /// Moments of each trained weight.
-const MOMENTS_PER_WEIGHT: usize = 2;
+pub(crate) const MOMENTS_PER_WEIGHT: usize = 2;
 /// Gradients of each trained weight: their sum over a step, and those of one backward pass.
 const GRADIENTS_PER_WEIGHT: usize = 2;
 /// Copies of a batch's rows while it is loaded.
@@ -172,17 +172,18 @@ impl RunPlan {
         check_step_bytes(model)?;
         let (reading, fixed) = (reading_bytes(model), fixed_bytes(model));
         let plan = RunPlan { budget, baseline, fixed, prefetched: 0, step: 0, reading, encoder_pass };
-        let with_step = |plan: RunPlan| plan.with_step(model, longest, longest_evaluated, min_utterances);
-        match with_step(plan) {
-            Err(Error::Budget { smallest, .. }) if encoder_pass == EncoderPass::Saved => {
-                with_step(RunPlan { encoder_pass: EncoderPass::Recomputed, ..plan }).map_err(|error| {
-                    match error {
-                        Error::Budget { smallest: other, .. } => {
-                            Error::Budget { budget, smallest: smallest.min(other) }
-                        }
-                        error => error,
+        let plan_pass = |encoder_pass| {
+            let plan = RunPlan { encoder_pass, ..plan };
+            plan.with_step(model, longest, longest_evaluated, min_utterances)
+        };
+        match plan_pass(encoder_pass) {
+            Err(Error::Budget { smallest: saved, .. }) if encoder_pass == EncoderPass::Saved => {
+                match plan_pass(EncoderPass::Recomputed) {
+                    Err(Error::Budget { smallest, .. }) => {
+                        Err(Error::Budget { budget, smallest: smallest.min(saved) })
                     }
-                })
+                    plan => plan,
+                }
             }
             plan => plan,
         }
@@ -342,5 +343,35 @@ impl fmt::Display for RunPlan {
             }
             EncoderPass::Saved | EncoderPass::Cached => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recipe::Recipe;
+
+    #[test]
+    fn evaluations_are_planned_with_all_activations_of_recomputed_layers() {
+        let text = r#"
+            data = { train = ["none.jsonl"] }
+            features = { mels = 20 }
+            tokens = { kind = "words" }
+            encoder = { kind = "conformer", layers = 8, width = 32, heads = 4, feed_forward = 64, kernel = 7 }
+            predictor = { kind = "stateless", embedding = 8, context = 1 }
+            joint = { width = 8 }
+            loss = { kind = "rnnt", budget = "1MiB" }
+            optimizer = { learning_rate = 1e-3 }
+            batch = { max_frames = 100, max_utterances = 4 }
+            training = { epochs = 1 }
+        "#;
+        let recipe = Recipe::parse(text, std::path::Path::new("test.toml")).unwrap();
+        let model = Model::new(&recipe.model_config(), 10).unwrap();
+        let plan = RunPlan::new(&model, 100 << 20, 0, 400, 400, 1, EncoderPass::Recomputed).unwrap();
+        let largest = |fits: &dyn Fn(usize) -> bool| (1..1000).take_while(|&count| fits(count)).count();
+        let trained = largest(&|count| plan.fits(&model, count, 400));
+        let evaluated = largest(&|count| plan.fits_encoding(&model, count, 400));
+        assert!(0 < evaluated && evaluated < trained, "{evaluated} {trained}");
+        assert!(model.encoding_bytes(evaluated, 400).unwrap() <= plan.available());
     }
 }
