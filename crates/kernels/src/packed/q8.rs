@@ -31,6 +31,8 @@
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
+mod avx2_wide;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx_vnni;
@@ -211,12 +213,6 @@ impl<'a, T> Blocks<'a, T> {
 }
 
 /// Computes `out (=|+=) left · right` over a number of blocks of the sum.
-///
-/// ```text
-/// for columns J of 32:
-///   for rows I of a micro-kernel:  out[I, J] (=|+=) left[I] · right[J]
-/// ```
-/// A micro-panel of 4096 steps has 136 KiB and stays in the second-level cache.
 pub(super) fn product(
     level: Int8,
     out: ViewMut<f32>,
@@ -225,9 +221,59 @@ pub(super) fn product(
     count: usize,
     accumulate: Accumulate,
 ) {
+    let operands = (left, right, count);
+    match level {
+        Int8::Portable => product_of_tiles(out, operands, MAX_ROWS, accumulate, |rows, columns, output| {
+            with_sums(output, |sums| multiply_plain(rows, columns, sums));
+        }),
+        #[cfg(target_arch = "x86_64")]
+        Int8::Avx2(token) if out.rows >= avx2_wide::MIN_ROWS => {
+            avx2_wide::product(token, out, operands, accumulate);
+        }
+        #[cfg(target_arch = "x86_64")]
+        Int8::Avx2(token) => {
+            product_of_tiles(out, operands, avx2::ROWS, accumulate, |rows, columns, output| {
+                with_sums(output, |sums| avx2::multiply(token, rows, columns, sums));
+            })
+        }
+        #[cfg(target_arch = "x86_64")]
+        Int8::AvxVnni(token) => {
+            product_of_tiles(out, operands, avx_vnni::ROWS, accumulate, |rows, columns, output| {
+                with_sums(output, |sums| avx_vnni::multiply(token, rows, columns, sums));
+            });
+        }
+        #[cfg(target_arch = "x86_64")]
+        Int8::Avx512(token) => {
+            product_of_tiles(out, operands, avx512::ROWS, accumulate, |rows, columns, output| {
+                avx512::multiply(token, rows, columns, output);
+            });
+        }
+    }
+}
+
+/// Rows, columns, and their number of blocks.
+type Operands<'a> = (Blocks<'a, RowBlock>, Blocks<'a, ColumnBlock>, usize);
+
+/// Computes a product tile by tile.
+///
+/// A tile has up to `kernel_rows` rows and 32 columns.
+///
+/// ```text
+/// for columns J of 32:
+///   for rows I of a micro-kernel:  out[I, J] (=|+=) left[I] · right[J]
+/// ```
+/// A micro-panel of 4096 steps has 136 KiB and stays in the second-level cache.
+#[inline(always)]
+fn product_of_tiles(
+    out: ViewMut<f32>,
+    (left, right, count): Operands,
+    kernel_rows: usize,
+    accumulate: Accumulate,
+    multiply: impl Fn(&[&[RowBlock]], &[ColumnBlock], OutputTile<f32>),
+) {
     let ViewMut { data, rows, cols, stride } = out;
     // Groups of nearly equal size.
-    let group = rows.div_ceil(rows.div_ceil(kernel_rows(level)).max(1)).max(1);
+    let group = rows.div_ceil(rows.div_ceil(kernel_rows).max(1)).max(1);
     for col in (0..cols).step_by(PANEL_COLUMNS) {
         let columns = right.first(col / PANEL_COLUMNS, count);
         for row in (0..rows).step_by(group) {
@@ -238,34 +284,8 @@ pub(super) fn product(
             }
             let (out, rows, cols) = (&mut data[row * stride + col..], tile_rows.len(), cols - col);
             let output = OutputTile { out, rows, cols: cols.min(PANEL_COLUMNS), stride, accumulate };
-            multiply_tile(level, tile_rows, columns, output);
+            multiply(tile_rows, columns, output);
         }
-    }
-}
-
-/// Returns the rows of a micro-kernel.
-fn kernel_rows(level: Int8) -> usize {
-    match level {
-        Int8::Portable => MAX_ROWS,
-        #[cfg(target_arch = "x86_64")]
-        Int8::Avx2(_) => avx2::ROWS,
-        #[cfg(target_arch = "x86_64")]
-        Int8::AvxVnni(_) => avx_vnni::ROWS,
-        #[cfg(target_arch = "x86_64")]
-        Int8::Avx512(_) => avx512::ROWS,
-    }
-}
-
-/// Multiplies the rows of a micro-kernel by 32 columns.
-fn multiply_tile(level: Int8, rows: &[&[RowBlock]], columns: &[ColumnBlock], output: OutputTile<f32>) {
-    match level {
-        Int8::Portable => with_sums(output, |sums| multiply_plain(rows, columns, sums)),
-        #[cfg(target_arch = "x86_64")]
-        Int8::Avx2(token) => with_sums(output, |sums| avx2::multiply(token, rows, columns, sums)),
-        #[cfg(target_arch = "x86_64")]
-        Int8::AvxVnni(token) => with_sums(output, |sums| avx_vnni::multiply(token, rows, columns, sums)),
-        #[cfg(target_arch = "x86_64")]
-        Int8::Avx512(token) => avx512::multiply(token, rows, columns, output),
     }
 }
 

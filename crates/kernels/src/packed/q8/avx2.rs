@@ -2,6 +2,7 @@
 //!
 //! The micro-kernel has 4 rows by two registers of columns; `f32` sums are in memory, as a block
 //! needs them once. `vpmaddubsw` would need another instruction for the signs and is not faster.
+//! Products of many rows are in [`super::avx2_wide`].
 #![allow(unsafe_code)]
 use std::arch::x86_64::*;
 
@@ -87,7 +88,7 @@ fn multiply_rows<const M: usize>(
 }
 
 /// Adds integer sums times their scales to 8 columns from `first` on.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2")]
 pub(super) fn add_scaled(
     sums: &mut TileRow,
     first: usize,

@@ -5,8 +5,8 @@ use crate::View;
 use crate::packed::Operand;
 use crate::packed::check::synthetic;
 
-/// Sizes around those of blocks, micro-panels and passes.
-const SHAPES: [[usize; 3]; 10] = [
+/// Sizes around those of blocks, micro-panels and parts; few and many rows.
+const SHAPES: [[usize; 3]; 14] = [
     [1, 1, 1],
     [2, 31, 33],
     [3, 32, 16],
@@ -17,6 +17,10 @@ const SHAPES: [[usize; 3]; 10] = [
     [8, 513, 96],
     [13, 1100, 40],
     [25, 70, 130],
+    [32, 257, 64],
+    [33, 256, 65],
+    [63, 31, 1],
+    [67, 600, 95],
 ];
 
 /// Numbers whose magnitude differs among blocks, and a few blocks of zeros.

@@ -1,0 +1,219 @@
+//! 8-bit products of many rows with AVX2: products of pairs of 16 bits, from memory.
+//!
+//! Both operands are widened to 16 bits first. The micro-kernel has 2 rows by 4 registers of
+//! columns, and a product reads its columns from memory: 18 instructions for 8 products of pairs
+//! and their sums, which use 2 of the 4 vector units each.
+#![allow(unsafe_code)]
+use std::arch::x86_64::*;
+
+use super::avx2::add_scaled;
+use super::{BLOCK_STEPS, ColumnBlock, Operands, PANEL_COLUMNS, RowBlock, TileRow};
+use crate::packed::OutputTile;
+use crate::simd::Avx2F16c;
+use crate::{Accumulate, ViewMut};
+
+/// Smallest number of rows whose product makes up for the widening.
+pub(super) const MIN_ROWS: usize = 32;
+/// Lanes of a register.
+const LANES: usize = 8;
+/// Registers of a micro-panel.
+const REGISTERS: usize = PANEL_COLUMNS / LANES;
+/// Blocks of a part of the sum: their 17 KiB of a micro-panel stay in the first-level cache.
+const PART_BLOCKS: usize = 8;
+
+/// A [`RowBlock`] in 16 bits.
+struct WideRow {
+    values: [i16; BLOCK_STEPS],
+    scale: f32,
+}
+
+/// A [`ColumnBlock`] in 16 bits.
+#[repr(C, align(64))]
+struct WideColumns {
+    values: [i16; BLOCK_STEPS * PANEL_COLUMNS],
+    scales: [f32; PANEL_COLUMNS],
+}
+
+/// As [`super::product`].
+///
+/// ```text
+/// for blocks P of 8:
+///   widen left[P]
+///   for columns J of 32:
+///     widen right[P, J]
+///     for rows I of 2:  micro-kernel: out[I, J] (=|+=) left[I, P] · right[P, J]
+/// ```
+pub(super) fn product(_token: Avx2F16c, out: ViewMut<f32>, operands: Operands, accumulate: Accumulate) {
+    // SAFETY: the token proves the features.
+    unsafe { product_of_parts(out, operands, accumulate) }
+}
+
+#[target_feature(enable = "avx2,f16c")]
+fn product_of_parts(out: ViewMut<f32>, (left, right, count): Operands, accumulate: Accumulate) {
+    let ViewMut { data, rows, cols, stride } = out;
+    let mut wide_rows = Vec::with_capacity(rows * PART_BLOCKS.min(count));
+    let mut wide_columns = [const { WideColumns { values: [0; _], scales: [0.0; _] } }; PART_BLOCKS];
+    for first in (0..count).step_by(PART_BLOCKS) {
+        let part = first..count.min(first + PART_BLOCKS);
+        let accumulate = if first == 0 { accumulate } else { Accumulate::Add };
+        wide_rows.clear();
+        for row in 0..rows {
+            wide_rows.extend(left.first(row, count)[part.clone()].iter().map(|block| widen_row(block)));
+        }
+        for col in (0..cols).step_by(PANEL_COLUMNS) {
+            let panel = &right.first(col / PANEL_COLUMNS, count)[part.clone()];
+            panel.iter().zip(&mut wide_columns).for_each(|(block, wide)| widen_columns(block, wide));
+            let columns = &wide_columns[..part.len()];
+            for (index, pair) in wide_rows.chunks(2 * part.len()).enumerate() {
+                let out = &mut data[2 * index * stride + col..];
+                let (rows, cols) = (pair.len() / part.len(), PANEL_COLUMNS.min(cols - col));
+                let output = OutputTile { out, rows, cols, stride, accumulate };
+                match pair.split_at(part.len()) {
+                    (row, []) => with_rows(output, |[sums]| multiply_row(row, columns, sums)),
+                    (a, b) => with_rows(output, |sums| multiply_pair(a, b, columns, sums)),
+                }
+            }
+        }
+    }
+}
+
+/// Calls `multiply` with rows of the output.
+///
+/// At the end of an operand these are copies, as there are fewer columns.
+#[inline(always)]
+fn with_rows<const M: usize>(output: OutputTile<f32>, multiply: impl FnOnce([&mut TileRow; M])) {
+    let OutputTile { out, cols, stride, accumulate, .. } = output;
+    let mut rows = out.chunks_mut(stride);
+    let mut rows = [(); M].map(|()| &mut rows.next().expect("a tile has M rows")[..cols]);
+    if accumulate == Accumulate::Replace {
+        rows.iter_mut().for_each(|row| row.fill(0.0));
+    }
+    if cols == PANEL_COLUMNS {
+        multiply(rows.map(|row| row.try_into().expect("32 columns")));
+        return;
+    }
+    let mut copies = [[0.0; PANEL_COLUMNS]; M];
+    copies.iter_mut().zip(&rows).for_each(|(copy, row)| copy[..cols].copy_from_slice(row));
+    multiply(copies.each_mut());
+    rows.iter_mut().zip(&copies).for_each(|(row, copy)| row.copy_from_slice(&copy[..cols]));
+}
+
+/// Adds the products of a row and 32 columns.
+#[target_feature(enable = "avx2")]
+fn multiply_row(row: &[WideRow], columns: &[WideColumns], sums: &mut TileRow) {
+    for (row, columns) in row.iter().zip(columns) {
+        add_block(sums, row_products(row, columns), row, columns);
+    }
+}
+
+/// Adds the products of two rows and 32 columns.
+#[target_feature(enable = "avx2")]
+fn multiply_pair(a: &[WideRow], b: &[WideRow], columns: &[WideColumns], sums: [&mut TileRow; 2]) {
+    let [a_sums, b_sums] = sums;
+    for ((a, b), columns) in a.iter().zip(b).zip(columns) {
+        let [a_products, b_products] = pair_products(a, b, columns);
+        add_block(a_sums, a_products, a, columns);
+        add_block(b_sums, b_products, b, columns);
+    }
+}
+
+/// Adds the products of a block times their scales.
+#[target_feature(enable = "avx2")]
+fn add_block(sums: &mut TileRow, products: [__m256i; REGISTERS], row: &WideRow, columns: &WideColumns) {
+    for (register, products) in products.into_iter().enumerate() {
+        let first = register * LANES;
+        // SAFETY: there are as many scales as columns.
+        let scales = unsafe { _mm256_load_ps(columns.scales.as_ptr().add(first)) };
+        add_scaled(sums, first, products, row.scale, scales);
+    }
+}
+
+/// Returns the exact sums of a block of two rows.
+///
+/// The instructions are written out so that a product reads its columns from memory: compilers load
+/// them once for both rows, and reorder sums until registers are missing.
+#[target_feature(enable = "avx2")]
+fn pair_products(a: &WideRow, b: &WideRow, columns: &WideColumns) -> [[__m256i; REGISTERS]; 2] {
+    let (a0, a1, a2, a3): (__m256i, __m256i, __m256i, __m256i);
+    let (b0, b1, b2, b3): (__m256i, __m256i, __m256i, __m256i);
+    // SAFETY: reads 16 pairs of each row, and 16 times 4 registers of columns.
+    unsafe {
+        std::arch::asm!(
+            "vpbroadcastd {pa}, dword ptr [{a}]",
+            "vpbroadcastd {pb}, dword ptr [{b}]",
+            "vpmaddwd {a0}, {pa}, ymmword ptr [{w}]",
+            "vpmaddwd {b0}, {pb}, ymmword ptr [{w}]",
+            "vpmaddwd {a1}, {pa}, ymmword ptr [{w} + 32]",
+            "vpmaddwd {b1}, {pb}, ymmword ptr [{w} + 32]",
+            "vpmaddwd {a2}, {pa}, ymmword ptr [{w} + 64]",
+            "vpmaddwd {b2}, {pb}, ymmword ptr [{w} + 64]",
+            "vpmaddwd {a3}, {pa}, ymmword ptr [{w} + 96]",
+            "vpmaddwd {b3}, {pb}, ymmword ptr [{w} + 96]",
+            ".irp pair, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15",
+            r"vpbroadcastd {pa}, dword ptr [{a} + 4 * \pair]",
+            r"vpbroadcastd {pb}, dword ptr [{b} + 4 * \pair]",
+            r"vpmaddwd {p}, {pa}, ymmword ptr [{w} + 128 * \pair]",
+            "vpaddd {a0}, {a0}, {p}",
+            r"vpmaddwd {q}, {pb}, ymmword ptr [{w} + 128 * \pair]",
+            "vpaddd {b0}, {b0}, {q}",
+            r"vpmaddwd {p}, {pa}, ymmword ptr [{w} + 128 * \pair + 32]",
+            "vpaddd {a1}, {a1}, {p}",
+            r"vpmaddwd {q}, {pb}, ymmword ptr [{w} + 128 * \pair + 32]",
+            "vpaddd {b1}, {b1}, {q}",
+            r"vpmaddwd {p}, {pa}, ymmword ptr [{w} + 128 * \pair + 64]",
+            "vpaddd {a2}, {a2}, {p}",
+            r"vpmaddwd {q}, {pb}, ymmword ptr [{w} + 128 * \pair + 64]",
+            "vpaddd {b2}, {b2}, {q}",
+            r"vpmaddwd {p}, {pa}, ymmword ptr [{w} + 128 * \pair + 96]",
+            "vpaddd {a3}, {a3}, {p}",
+            r"vpmaddwd {q}, {pb}, ymmword ptr [{w} + 128 * \pair + 96]",
+            "vpaddd {b3}, {b3}, {q}",
+            ".endr",
+            a = in(reg) a.values.as_ptr(),
+            b = in(reg) b.values.as_ptr(),
+            w = in(reg) columns.values.as_ptr(),
+            a0 = out(ymm_reg) a0, a1 = out(ymm_reg) a1, a2 = out(ymm_reg) a2, a3 = out(ymm_reg) a3,
+            b0 = out(ymm_reg) b0, b1 = out(ymm_reg) b1, b2 = out(ymm_reg) b2, b3 = out(ymm_reg) b3,
+            pa = out(ymm_reg) _, pb = out(ymm_reg) _, p = out(ymm_reg) _, q = out(ymm_reg) _,
+            options(pure, readonly, nostack, preserves_flags),
+        );
+    }
+    [[a0, a1, a2, a3], [b0, b1, b2, b3]]
+}
+
+/// Returns the exact sums of a block of a row.
+#[target_feature(enable = "avx2")]
+fn row_products(row: &WideRow, columns: &WideColumns) -> [__m256i; REGISTERS] {
+    let mut products = [_mm256_setzero_si256(); REGISTERS];
+    for (pair, values) in columns.values.chunks_exact(2 * PANEL_COLUMNS).enumerate() {
+        // SAFETY: reads pair `pair` of the row, and 4 registers of columns.
+        unsafe {
+            let steps = _mm256_set1_epi32(row.values.as_ptr().cast::<i32>().add(pair).read());
+            for (register, product) in products.iter_mut().enumerate() {
+                let values = _mm256_load_si256(values.as_ptr().cast::<__m256i>().add(register));
+                *product = _mm256_add_epi32(*product, _mm256_madd_epi16(steps, values));
+            }
+        }
+    }
+    products
+}
+
+#[target_feature(enable = "avx2")]
+fn widen_row(block: &RowBlock) -> WideRow {
+    WideRow { values: block.values.map(i16::from), scale: block.scale }
+}
+
+#[target_feature(enable = "avx2,f16c")]
+fn widen_columns(block: &ColumnBlock, wide: &mut WideColumns) {
+    for (from, to) in block.values.chunks_exact(16).zip(wide.values.chunks_exact_mut(16)) {
+        // SAFETY: chunks of 16 values, aligned as the blocks.
+        unsafe {
+            let values = _mm256_cvtepi8_epi16(_mm_load_si128(from.as_ptr().cast()));
+            _mm256_store_si256(to.as_mut_ptr().cast(), values);
+        }
+    }
+    for (from, to) in block.scales.chunks_exact(LANES).zip(wide.scales.chunks_exact_mut(LANES)) {
+        // SAFETY: chunks of 8 scales, aligned as the blocks.
+        unsafe { _mm256_store_ps(to.as_mut_ptr(), _mm256_cvtph_ps(_mm_load_si128(from.as_ptr().cast()))) };
+    }
+}
