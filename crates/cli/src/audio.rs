@@ -19,8 +19,8 @@ pub(crate) struct AudioArguments {
     /// Resample recordings to the model's sample rate; without it, another rate is an error
     #[arg(long)]
     resample: bool,
-    /// Number format of a FastConformer's weights and products: bf16 halves their memory, q8 (8-bit
-    /// blocks) needs little more than a quarter [default: that of the checkpoint]
+    /// Number format of weights and products: bf16 (FastConformer encoders) halves their memory, q8
+    /// (8-bit blocks) needs little more than a quarter [default: that of the checkpoint]
     #[arg(long, value_name = "f32|bf16|q8")]
     encoder_format: Option<NumberFormat>,
 }

@@ -12,13 +12,13 @@ use crate::printing::outln;
 /// Arguments of `panda quantize`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// A checkpoint of a FastConformer model, imported or trained
+    /// A checkpoint, imported or trained
     #[arg(value_name = "CHECKPOINT")]
     checkpoint: PathBuf,
     /// Checkpoint to write
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
-    /// Format of the weights: q8 (8-bit blocks) or bf16 (linear layers of the encoder only)
+    /// Format of the weights: q8 (8-bit blocks) or bf16 (linear layers of a FastConformer only)
     #[arg(long, value_name = "q8|bf16", default_value = "q8")]
     to: NumberFormat,
 }

@@ -138,7 +138,8 @@ pub fn pack(name: &str, weight: &Tensor, bias: &Tensor) -> Result<decoding::Affi
     pack_as(NumberFormat::F32, name, weight, bias)
 }
 
-fn pack_as(
+/// [`pack`] in a number format of [`AffineLayer`](decoding::AffineLayer).
+pub fn pack_as(
     format: NumberFormat,
     name: &str,
     weight: &Tensor,

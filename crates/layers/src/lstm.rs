@@ -10,6 +10,7 @@ mod direction;
 mod handle;
 mod layer;
 mod layout;
+mod quantized_steps;
 mod steps;
 mod streaming;
 

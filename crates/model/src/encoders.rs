@@ -10,6 +10,7 @@ mod lstm;
 mod lstm_stream;
 mod module_encoder;
 pub(crate) mod packed;
+mod packed_lstm;
 mod stream;
 mod subsampling;
 mod subsampling_stream;

@@ -9,10 +9,10 @@ use crate::adapter::read_merged;
 use crate::checkpoint_file::{CheckpointFile, matrix_shape};
 use crate::checksums::{quantized_checksum, values_checksum};
 use crate::encoders::packed::PackedEncoder;
-use crate::encoders::{EncoderStream, InferenceEncoder, ReadTensor, WeightValues, is_linear_weight};
+use crate::encoders::{EncoderStream, InferenceEncoder, ReadTensor, WeightValues};
 use crate::model::Network;
 use crate::parameters::Shapes;
-use crate::quantized_weights::{is_output_matrix, quantize_weight};
+use crate::quantized_weights::{is_encoder_matrix, is_output_matrix, quantize_weight};
 use crate::{Error, Model, ModelConfig, Parameters, Result};
 use layers::tensors::{to_vec, with_slice};
 
@@ -190,7 +190,7 @@ fn memory_shapes(shapes: &Shapes, format: NumberFormat) -> Shapes {
         NumberFormat::Q8 => 3,
     };
     let mut shapes = shapes.clone();
-    for (_, shape) in shapes.iter_mut().filter(|(name, _)| is_linear_weight(name)) {
+    for (_, shape) in shapes.iter_mut().filter(|(name, _)| is_encoder_matrix(name)) {
         shape.iter_mut().take(1).for_each(|rows| *rows = rows.div_ceil(divisor));
     }
     shapes

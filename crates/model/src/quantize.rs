@@ -1,13 +1,14 @@
 //! Writes a checkpoint for recognition whose encoder weights are smaller.
 //!
-//! | format | linear layers of a FastConformer's layers | LSTM predictor, joint network, CTC head |
+//! | format | encoder | LSTM predictor, joint network, CTC head |
 //! |---|---|---|
 //! | q8 | 8-bit blocks of 32 values of a row with an f16 scale: 1.0625 bytes | the same |
-//! | bf16 | rounded to nearest even: 2 bytes | `f32` |
+//! | bf16 | FastConformer only: rounded to nearest even, 2 bytes | `f32` |
 //!
-//! The linear layers are those of attention, feed-forward modules and pointwise convolutions, 99 %
-//! of the weights of a large encoder. All other weights are `f32`: embeddings, norms, biases,
-//! subsampling and depthwise convolutions.
+//! In a FastConformer or Conformer these are the linear layers of attention, feed-forward modules
+//! and pointwise convolutions, 99 % of the weights of a large encoder; in an LSTM encoder the
+//! matrices of its layers. All other weights are `f32`: embeddings, norms, biases, subsampling and
+//! depthwise convolutions.
 use std::cell::RefCell;
 use std::path::Path;
 
@@ -17,26 +18,27 @@ use crate::checkpoint::SCALES_SUFFIX;
 use crate::checkpoint_file::{CheckpointFile, matrix_shape};
 use crate::checkpoint_writer::{CheckpointWriter, MetadataRef};
 use crate::encoders::{EncoderKind, is_linear_weight};
-use crate::quantized_weights::{is_output_matrix, quantize_weight};
+use crate::quantized_weights::{is_encoder_matrix, is_output_matrix, quantize_weight};
 use crate::{Error, Model, Progress, Result};
 
 /// Writes a checkpoint for recognition with encoder weights in a smaller format.
 ///
 /// Averages are taken if the file has them. Weights are converted one at a time.
-/// [`Model::read_for_inference`] in q8 gives the same model for both files; in bf16, a few weights
-/// are rounded twice.
+/// [`Model::read_for_inference`] in q8 gives the same model for both files, except that outside
+/// FastConformer encoders blocks without a number above 0.008 may be rounded twice; in bf16, a few
+/// weights are rounded twice.
 ///
 /// # Errors
-/// [`Error::Checkpoint`] for a file that was quantized before, with an adapter, or without a
-/// FastConformer encoder; [`Error::Shape`] for values that cannot be quantized and for the format
+/// [`Error::Checkpoint`] for a file that was quantized before, with an adapter, or for bf16 without
+/// a FastConformer encoder; [`Error::Shape`] for values that cannot be quantized and for the format
 /// `f32`; [`Error::Io`].
 pub fn quantize(file: &CheckpointFile, format: NumberFormat, output: &Path) -> Result<()> {
     let invalid = |expected: &str, found: &str| Err(Error::checkpoint(file.path(), expected, found));
     file.expect_f32()?;
     let (config, tokenizer) = (file.model_config()?, file.tokenizer()?);
     file.check(&Model::shapes(&config, tokenizer.size())?)?;
-    if !matches!(config.encoder, EncoderKind::FastConformer(_)) {
-        return invalid("a FastConformer encoder, to quantize", "another kind of encoder");
+    if format == NumberFormat::Bf16 && !matches!(config.encoder, EncoderKind::FastConformer(_)) {
+        return invalid("a FastConformer encoder, for bf16", "another kind of encoder");
     }
     if config.adapter.is_some() {
         return invalid("a model without an adapter, to quantize", "one; `panda adapter merge` merges it");
@@ -52,7 +54,7 @@ pub fn quantize(file: &CheckpointFile, format: NumberFormat, output: &Path) -> R
     for (name, shape) in file.shapes() {
         let full_name = format!("weight/{name}");
         match format {
-            NumberFormat::Q8 if is_linear_weight(name) || is_output_matrix(name) => {
+            NumberFormat::Q8 if is_encoder_matrix(name) || is_output_matrix(name) => {
                 let (rows, columns) = matrix_shape(shape);
                 let cache = &cache;
                 writer.add_bytes(full_name.clone(), shape.clone(), "I8", move || {

@@ -1,6 +1,7 @@
 //! Weights in 8-bit blocks.
 use kernels::packed::QuantizedMatrix;
 
+use crate::encoders::is_linear_weight;
 use crate::{Error, Result};
 
 /// Quantizes the weight `[O, inputs]` of a layer.
@@ -16,14 +17,25 @@ pub(crate) fn quantize_weight(name: &str, values: &[f32], inputs: usize) -> Resu
     })
 }
 
+/// Returns whether `panda quantize` rounds a weight of the encoder.
+///
+/// These are the linear layers of (Fast)Conformer layers, and the matrices of LSTM layers.
+pub(crate) fn is_encoder_matrix(name: &str) -> bool {
+    is_linear_weight(name) || (name.starts_with("encoder.layers.") && is_lstm_matrix(name))
+}
+
 /// Returns whether `panda quantize` rounds a weight outside the encoder.
 ///
 /// These are the matrices of an LSTM predictor, of the joint network and of a CTC head.
 pub(crate) fn is_output_matrix(name: &str) -> bool {
-    let parameter = name.rsplit('.').next().unwrap_or(name);
     match name.split_once('.') {
-        Some(("joint" | "ctc", _)) => parameter == "weight",
-        Some(("predictor", _)) => parameter.starts_with("weight_ih") || parameter.starts_with("weight_hh"),
+        Some(("joint" | "ctc", _)) => name.ends_with(".weight"),
+        Some(("predictor", _)) => is_lstm_matrix(name),
         _ => false,
     }
+}
+
+fn is_lstm_matrix(name: &str) -> bool {
+    let parameter = name.rsplit('.').next().unwrap_or(name);
+    parameter.starts_with("weight_ih") || parameter.starts_with("weight_hh")
 }

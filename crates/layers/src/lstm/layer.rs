@@ -3,6 +3,7 @@ use std::borrow::Cow;
 
 use candle_core::Tensor;
 use candle_nn::{Init, VarBuilder};
+use kernels::packed::NumberFormat;
 
 use super::{BufferPools, LstmContext, LstmWeights, StreamingLstm, lstm_in_context};
 use crate::gradient_hooks::GradientHooks;
@@ -128,9 +129,20 @@ impl Lstm {
     /// # Errors
     /// Errors of candle.
     pub fn streaming(&self) -> Result<Option<StreamingLstm>> {
-        match &self.directions()?[..] {
-            [direction] => StreamingLstm::new(direction).map(Some),
+        match self.directions.len() {
+            1 => Ok(self.pack(NumberFormat::F32)?.pop()),
             _ => Ok(None),
         }
+    }
+
+    /// Copies the directions of the layer for inference.
+    ///
+    /// Weights and products are in `f32` or in 8-bit blocks.
+    ///
+    /// # Errors
+    /// [`Error::Shape`](crate::Error::Shape) for another format, and for weights above 8e6 in 8-bit
+    /// blocks; errors of candle.
+    pub fn pack(&self, format: NumberFormat) -> Result<Vec<StreamingLstm>> {
+        self.directions()?.iter().map(|direction| StreamingLstm::new(direction, format)).collect()
     }
 }

@@ -19,7 +19,7 @@ use kernels::{
 use super::layout::RowGroup;
 
 /// Gates of a unit: i, f, g, o.
-const GATES: usize = 4;
+pub(super) const GATES: usize = 4;
 /// Units of a strip, for all utterances of a band.
 const UNITS_PER_BAND: usize = UNITS_PER_STRIP * MAX_GATE_ROWS;
 
@@ -263,7 +263,7 @@ pub(super) fn backward<F: Real>(
 }
 
 /// Runs the tasks of a frame, in parallel or not.
-fn for_each_task<P: Parts>(is_shared: bool, parts: P, run: impl Fn(usize, P::Part) + Sync) {
+pub(super) fn for_each_task<P: Parts>(is_shared: bool, parts: P, run: impl Fn(usize, P::Part) + Sync) {
     if is_shared { par_for(parts, run) } else { for_each_sequential(parts, run) }
 }
 

@@ -8,14 +8,16 @@
 //! packed as in `layout.rs`. The sums and their order are those of `direction.rs`, with any other
 //! utterances in the batch: the results of chunks have the bits of those of the whole utterance.
 use decoding::AffineLayer;
+use kernels::packed::NumberFormat;
 use kernels::{PackedRecurrentWeight, items_mut, par_for};
 use serde::{Deserialize, Serialize};
 
 use super::LstmWeights;
 use super::direction::{for_each_row, split_by_group};
 use super::layout::{self, TapeLayout};
+use super::quantized_steps::QuantizedRecurrentWeight;
 use super::steps::{self, InitialStates};
-use crate::linear::pack;
+use crate::linear::pack_as;
 use crate::tensors::to_vec;
 use crate::{Error, Result};
 
@@ -41,8 +43,15 @@ use crate::{Error, Result};
 #[derive(Debug)]
 pub struct StreamingLstm {
     input: AffineLayer,
-    recurrent: PackedRecurrentWeight<f32>,
+    recurrent: RecurrentWeight,
     hidden: usize,
+}
+
+/// A packed recurrent weight.
+#[derive(Debug)]
+enum RecurrentWeight {
+    F32(PackedRecurrentWeight<f32>),
+    Q8(QuantizedRecurrentWeight),
 }
 
 /// The state of one utterance: h and c.
@@ -64,13 +73,21 @@ impl LstmState {
 
 impl StreamingLstm {
     /// Packs a copy of the weights, which must be `f32`.
-    pub(super) fn new(weights: &LstmWeights) -> Result<Self> {
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for another format than `f32` and 8-bit blocks; errors of candle.
+    pub(super) fn new(weights: &LstmWeights, format: NumberFormat) -> Result<Self> {
         let (_, hidden) = weights.recurrent.dims2()?;
-        Ok(StreamingLstm {
-            input: pack("weight_ih", &weights.input, &weights.bias)?,
-            recurrent: PackedRecurrentWeight::for_forward(None, &to_vec::<f32>(&weights.recurrent)?, hidden),
-            hidden,
-        })
+        let input = pack_as(format, "weight_ih", &weights.input, &weights.bias)?;
+        let recurrent = to_vec::<f32>(&weights.recurrent)?;
+        let recurrent = match format {
+            NumberFormat::F32 => {
+                RecurrentWeight::F32(PackedRecurrentWeight::for_forward(None, &recurrent, hidden))
+            }
+            NumberFormat::Q8 => RecurrentWeight::Q8(QuantizedRecurrentWeight::new(&recurrent, hidden)?),
+            NumberFormat::Bf16 => return Err(Error::shape("format", "f32 or q8", "bf16")),
+        };
+        Ok(StreamingLstm { input, recurrent, hidden })
     }
 
     /// Returns the width D of the input rows.
@@ -96,6 +113,27 @@ impl StreamingLstm {
     ///
     /// Cost: `O(Σ n · (D + H) · H)` time, `O(Σ n · (D + H))` memory.
     pub fn forward(&self, x: &[f32], lengths: &[usize], states: &mut [LstmState]) -> Result<Vec<f32>> {
+        self.run(x, lengths, states, false)
+    }
+
+    /// Applies the layer to whole utterances, from their ends to their starts.
+    ///
+    /// # Shapes
+    /// As in [`Self::forward`]. Row t of the result depends on rows t and later.
+    ///
+    /// # Errors
+    /// As [`Self::forward`].
+    pub fn forward_reversed(&self, x: &[f32], lengths: &[usize]) -> Result<Vec<f32>> {
+        self.run(x, lengths, &mut vec![LstmState::new(self.hidden); lengths.len()], true)
+    }
+
+    fn run(
+        &self,
+        x: &[f32],
+        lengths: &[usize],
+        states: &mut [LstmState],
+        is_reverse: bool,
+    ) -> Result<Vec<f32>> {
         let (input_width, hidden) = (self.input(), self.hidden);
         let rows: usize = lengths.iter().sum();
         let check = |argument: &str, expected: usize, found: usize| match expected == found {
@@ -111,7 +149,7 @@ impl StreamingLstm {
 
         // Pack the rows, and multiply them with the input's weight.
         let blocking = layout::select_blocking(lengths.len(), 1, hidden);
-        let layout = TapeLayout::new(lengths, blocking, false);
+        let layout = TapeLayout::new(lengths, blocking, is_reverse);
         let first_rows: Vec<usize> = lengths
             .iter()
             .scan(0, |end, length| {
@@ -145,15 +183,14 @@ impl StreamingLstm {
         let mut groups = split_by_group(&layout, hidden, &mut gates, &mut cell, &mut state);
         par_for(items_mut(&mut groups), |group, rows| {
             let [h, c] = &initial_states[group];
-            steps::forward(
-                &layout.groups[group],
-                hidden,
-                None,
-                &self.recurrent,
-                Some(InitialStates { h, c }),
-                rows,
-                layout.uses_strips(),
-            );
+            let (initial, group, is_shared) =
+                (InitialStates { h, c }, &layout.groups[group], layout.uses_strips());
+            match &self.recurrent {
+                RecurrentWeight::F32(weight) => {
+                    steps::forward(group, hidden, None, weight, Some(initial), rows, is_shared);
+                }
+                RecurrentWeight::Q8(weight) => weight.forward(group, initial, rows, is_shared),
+            }
         });
 
         // Unpack the rows, and store the last state of each utterance.
@@ -163,7 +200,8 @@ impl StreamingLstm {
             for t in 0..length {
                 out[(first_rows[b] + t) * hidden..][..hidden].copy_from_slice(&state[offset(t)..][..hidden]);
             }
-            if let Some(last_offset) = length.checked_sub(1).map(offset) {
+            let last_frame = if is_reverse { 0 } else { length.saturating_sub(1) };
+            if let Some(last_offset) = (length > 0).then(|| offset(last_frame)) {
                 last_state.h.copy_from_slice(&state[last_offset..][..hidden]);
                 last_state.c.copy_from_slice(&cell[last_offset..][..hidden]);
             }

@@ -1,6 +1,7 @@
 //! The Conformer encoder: its layers over ragged batches, without padding.
 mod config;
 mod layer;
+mod packed;
 mod stream;
 mod streaming_layer;
 
@@ -10,10 +11,11 @@ use candle_core::Tensor;
 use candle_nn::VarBuilder;
 pub use config::{AttentionKind, ChunkedAttention, ConformerEncoderConfig};
 use layer::ConformerLayer;
-use stream::ConformerStream;
+use packed::{PackedConformer, PackedInputLayer};
+use streaming_layer::StreamingLayer;
 
 use super::subsampling::Subsampling;
-use super::{Encoder, EncoderStream};
+use super::{Encoder, EncoderStream, InferenceEncoder, NumberFormat};
 use crate::config::adapter::AdapterConfig;
 use crate::{Linear, Result};
 use layers::footprint;
@@ -75,6 +77,29 @@ enum InputLayer {
     Subsampling(Box<Subsampling>),
 }
 
+impl InputLayer {
+    /// Creates the layer; `vb` is the builder of the encoder.
+    fn new(config: &ConformerEncoderConfig, input_width: usize, vb: &VarBuilder) -> Result<Self> {
+        let (vb, width) = (vb.pp("pre_encode"), config.width);
+        Ok(match &config.subsampling {
+            None => InputLayer::Linear(Linear::new(input_width, width, &vb.pp("out"))?),
+            Some(subsampling) => {
+                InputLayer::Subsampling(Box::new(Subsampling::new(subsampling, input_width, width, &vb)?))
+            }
+        })
+    }
+
+    /// Packs a copy of the weights, in `f32`.
+    fn pack(&self) -> Result<PackedInputLayer> {
+        Ok(match self {
+            InputLayer::Linear(linear) => PackedInputLayer::Linear(linear.pack("pre_encode.out")?),
+            InputLayer::Subsampling(subsampling) => {
+                PackedInputLayer::Subsampling(Box::new(subsampling.stream()?))
+            }
+        })
+    }
+}
+
 impl ConformerEncoder {
     /// Creates the layers for input rows of width `input_width`.
     ///
@@ -94,16 +119,7 @@ impl ConformerEncoder {
         adapter: Option<&AdapterConfig>,
         vb: &VarBuilder,
     ) -> Result<Self> {
-        let pre_encode = vb.pp("pre_encode");
-        let input_layer = match &config.subsampling {
-            None => InputLayer::Linear(Linear::new(input_width, config.width, &pre_encode.pp("out"))?),
-            Some(subsampling) => InputLayer::Subsampling(Box::new(Subsampling::new(
-                subsampling,
-                input_width,
-                config.width,
-                &pre_encode,
-            )?)),
-        };
+        let input_layer = InputLayer::new(config, input_width, vb)?;
         let layer = |index: usize| ConformerLayer::new(config, adapter, &vb.pp("layers").pp(index));
         let layers = (0..config.layers).map(layer).collect::<layers::Result<_>>()?;
         Ok(ConformerEncoder { config: config.clone(), input_layer, layers })
@@ -150,9 +166,13 @@ impl Encoder for ConformerEncoder {
     }
 
     fn stream(&self) -> Result<Option<Arc<dyn EncoderStream>>> {
-        let AttentionKind::Chunked(chunks) = &self.config.attention else { return Ok(None) };
-        let stream = ConformerStream::new(&self.input_layer, &self.layers, self.config.width, chunks)?;
-        Ok(Some(Arc::new(stream)))
+        if self.config.attention.chunks().is_none() {
+            return Ok(None);
+        }
+        let input_layer = self.input_layer.pack()?;
+        let layers = self.layers.iter().map(|layer| StreamingLayer::new(layer, NumberFormat::F32));
+        let layers = layers.collect::<Result<_>>()?;
+        Ok(Arc::new(PackedConformer::new(&self.config, input_layer, layers)).stream())
     }
 }
 

@@ -1,10 +1,12 @@
 //! `InferenceEncoder`: the trait of encoders with packed weights, without candle.
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use candle_nn::VarBuilder;
 use kernels::packed::QuantizedMatrix;
 
 use super::EncoderStream;
-use crate::Result;
+use crate::{Parameters, Result};
 
 /// Encoder rows of several utterances, one after the other.
 #[derive(Debug, Clone, PartialEq)]
@@ -74,4 +76,14 @@ pub trait InferenceEncoder: Send + Sync {
 
     /// Returns a streaming encoder with these weights; none if rows depend on whole utterances.
     fn stream(self: Arc<Self>) -> Option<Arc<dyn EncoderStream>>;
+}
+
+/// Builds layers from the values of their parameters.
+pub(super) fn build_from_values<T>(
+    read: &mut ReadTensor,
+    make: impl Fn(VarBuilder<'static>) -> Result<T>,
+) -> Result<T> {
+    let (shapes, _) = Parameters::plan(&make)?;
+    let values = shapes.into_keys().map(|name| Ok((name.clone(), read(&name)?.into_f32())));
+    Ok(Parameters::from_values(values.collect::<Result<BTreeMap<_, _>>>()?, make)?.1)
 }

@@ -5,10 +5,12 @@ use candle_core::Tensor;
 use candle_nn::VarBuilder;
 use serde::{Deserialize, Serialize};
 
-use super::lstm_stream::LstmStream;
+use super::packed_lstm::PackedLstm;
 use super::subsampling::Subsampling;
 use super::time_reduction::TimeReduction;
-use super::{BuildEncoder, Encoder, EncoderStream, SubsamplingConfig};
+use super::{
+    BuildEncoder, Encoder, EncoderStream, InferenceEncoder, NumberFormat, ReadTensor, SubsamplingConfig,
+};
 use crate::config::values::{MAX_SMALL_COUNT, MAX_WIDTH, check_count, check_dropout, ensure};
 use crate::{Lstm, Result};
 use layers::footprint::{self, Footprint};
@@ -68,6 +70,51 @@ impl BuildEncoder for LstmEncoderConfig {
     fn build(&self, input_width: usize, vb: &VarBuilder) -> Result<Arc<dyn Encoder>> {
         Ok(Arc::new(LstmEncoder::new(self, input_width, vb)?))
     }
+
+    /// Packs in 8-bit blocks only: [`LstmEncoder`] computes in `f32`.
+    fn pack(
+        &self,
+        input_width: usize,
+        format: NumberFormat,
+        read: &mut ReadTensor,
+    ) -> Result<Option<Arc<dyn InferenceEncoder>>> {
+        match format {
+            NumberFormat::Q8 => Ok(Some(Arc::new(PackedLstm::new(self, input_width, format, read)?))),
+            _ => Ok(None),
+        }
+    }
+}
+
+impl LstmEncoderConfig {
+    /// Returns the time reduction directly before a layer, if there is one.
+    pub(super) fn reduction_before(&self, layer: usize) -> Option<&TimeReduction> {
+        self.time_reduction.as_ref().filter(|reduction| reduction.is_before(layer))
+    }
+
+    /// Creates the subsampling, if there is one; `vb` is the builder of the encoder.
+    pub(super) fn build_subsampling(
+        &self,
+        input_width: usize,
+        vb: &VarBuilder,
+    ) -> Result<Option<Subsampling>> {
+        let build =
+            |subsampling| Subsampling::new(subsampling, input_width, self.hidden, &vb.pp("pre_encode"));
+        self.subsampling.as_ref().map(build).transpose()
+    }
+
+    /// Creates a layer; `vb` is the builder of the encoder.
+    pub(super) fn build_layer(&self, layer: usize, input_width: usize, vb: &VarBuilder) -> Result<Lstm> {
+        let directions = if self.bidirectional { 2 } else { 1 };
+        let width = match (layer, &self.subsampling) {
+            (0, None) => input_width,
+            (0, Some(_)) => self.hidden,
+            _ => directions * self.hidden,
+        };
+        let width = self.reduction_before(layer).map_or(width, |reduction| width * reduction.factor);
+        let vb = vb.pp("layers").pp(layer);
+        let lstm = Lstm::new(width, self.hidden, 0, self.bidirectional, &vb)?;
+        Ok(if self.two_biases { lstm.with_two_biases(0, &vb)? } else { lstm })
+    }
 }
 
 /// The LSTM encoder: layers of one or two directions, with dropout after each.
@@ -89,24 +136,9 @@ impl LstmEncoder {
     /// # Errors
     /// Errors of the builder `vb`.
     pub fn new(config: &LstmEncoderConfig, input_width: usize, vb: &VarBuilder) -> Result<Self> {
-        let pre_encode = vb.pp("pre_encode");
-        let subsampling = config.subsampling.as_ref();
-        let subsampling = subsampling
-            .map(|subsampling| Subsampling::new(subsampling, input_width, config.hidden, &pre_encode))
-            .transpose()?;
-        let mut width = if subsampling.is_some() { config.hidden } else { input_width };
-        let mut layers: Vec<Lstm> = Vec::new();
-        for layer in 0..config.layers {
-            if let Some(reduction) =
-                config.time_reduction.as_ref().filter(|reduction| reduction.is_before(layer))
-            {
-                width *= reduction.factor;
-            }
-            let vb = vb.pp("layers").pp(layer);
-            let lstm = Lstm::new(width, config.hidden, 0, config.bidirectional, &vb)?;
-            layers.push(if config.two_biases { lstm.with_two_biases(0, &vb)? } else { lstm });
-            width = layers[layer].width();
-        }
+        let subsampling = config.build_subsampling(input_width, vb)?;
+        let layers = (0..config.layers).map(|layer| config.build_layer(layer, input_width, vb));
+        let layers = layers.collect::<Result<Vec<_>>>()?;
         Ok(LstmEncoder { config: config.clone(), subsampling, layers: Lstm::with_shared_buffers(layers) })
     }
 }
@@ -130,9 +162,7 @@ impl Encoder for LstmEncoder {
             }
         };
         for (layer, lstm) in self.layers.iter().enumerate() {
-            if let Some(reduction) =
-                self.config.time_reduction.as_ref().filter(|reduction| reduction.is_before(layer))
-            {
+            if let Some(reduction) = self.config.reduction_before(layer) {
                 x = concatenate_rows(&x, reduction.factor)?;
                 lengths.iter_mut().for_each(|length| *length = length.div_ceil(reduction.factor));
             }
@@ -146,7 +176,7 @@ impl Encoder for LstmEncoder {
     }
 
     fn bytes(&self, batch: usize, rows: usize, width: usize) -> Option<usize> {
-        let LstmEncoderConfig { hidden, dropout, time_reduction, .. } = &self.config;
+        let LstmEncoderConfig { hidden, dropout, .. } = &self.config;
         let (mut rows, mut width, mut total) = (rows, width, Footprint::default());
         if let Some(subsampling) = &self.subsampling {
             total = subsampling.footprint(batch, rows);
@@ -155,7 +185,7 @@ impl Encoder for LstmEncoder {
             total = footprint::chain(total, padding);
         }
         for (layer, lstm) in self.layers.iter().enumerate() {
-            if let Some(reduction) = time_reduction.as_ref().filter(|reduction| reduction.is_before(layer)) {
+            if let Some(reduction) = self.config.reduction_before(layer) {
                 (rows, width) = (rows.div_ceil(reduction.factor), width * reduction.factor);
                 // Copies for padding and for concatenation.
                 let copies = footprint::from_values(4 * batch * rows * self.width().max(width), 0);
@@ -171,13 +201,14 @@ impl Encoder for LstmEncoder {
     }
 
     fn stream(&self) -> Result<Option<Arc<dyn EncoderStream>>> {
-        let layers: Option<Vec<_>> =
-            self.layers.iter().map(Lstm::streaming).collect::<layers::Result<_>>()?;
-        let layers = layers.filter(|layers| !layers.is_empty());
-        let Some(layers) = layers else { return Ok(None) };
+        if self.config.bidirectional {
+            return Ok(None);
+        }
+        let layers = self.layers.iter().map(|layer| layer.pack(NumberFormat::F32));
+        let layers = layers.collect::<layers::Result<Vec<_>>>()?;
         let subsampling = self.subsampling.as_ref().map(Subsampling::stream).transpose()?;
         let reduction = self.config.time_reduction.clone();
-        Ok(Some(Arc::new(LstmStream::new(subsampling, layers, reduction))))
+        Ok(Arc::new(PackedLstm { subsampling, layers, reduction }).stream())
     }
 }
 

@@ -1,10 +1,11 @@
 //! `LstmStream`: streaming inference with an LSTM encoder of one direction.
+use std::sync::Arc;
+
+use super::packed_lstm::PackedLstm;
 use super::stream::PartSizes;
-use super::subsampling_stream::SubsamplingStream;
-use super::time_reduction::TimeReduction;
-use super::{EncoderChunk, EncoderState, EncoderStream, stream};
+use super::{EncoderChunk, EncoderState, EncoderStream, InferenceEncoder, stream};
 use crate::Result;
-use layers::lstm::{LstmState, StreamingLstm};
+use layers::lstm::LstmState;
 
 /// [`super::LstmEncoder`] for streaming: packed weights, and states that callers own.
 ///
@@ -16,9 +17,7 @@ use layers::lstm::{LstmState, StreamingLstm};
 /// | `reduction.rows`: rows of an incomplete group for the time reduction | fewer than the factor |
 /// | the states of the subsampling | |
 pub(super) struct LstmStream {
-    subsampling: Option<SubsamplingStream>,
-    layers: Vec<StreamingLstm>,
-    reduction: Option<TimeReduction>,
+    encoder: Arc<PackedLstm>,
     /// The names of each layer's h and c in an [`EncoderState`].
     ///
     /// h is the hidden state, c the cell state.
@@ -31,32 +30,27 @@ pub(super) struct LstmStream {
 const WAITING_ROWS: &str = "reduction.rows";
 
 impl LstmStream {
-    /// Creates the encoder; `layers` must not be empty.
-    pub(super) fn new(
-        subsampling: Option<SubsamplingStream>,
-        layers: Vec<StreamingLstm>,
-        reduction: Option<TimeReduction>,
-    ) -> Self {
+    /// Creates the encoder; none for layers of two directions.
+    pub(super) fn new(encoder: Arc<PackedLstm>) -> Option<Self> {
+        let PackedLstm { subsampling, layers, reduction } = &*encoder;
+        if layers.iter().any(|directions| directions.len() != 1) {
+            return None;
+        }
         let part_names: Vec<[String; 2]> =
             (0..layers.len()).map(|layer| ["h", "c"].map(|part| format!("layers.{layer}.{part}"))).collect();
-        let layer_parts = part_names.iter().zip(&layers);
+        let layer_parts = part_names.iter().zip(layers);
         let mut part_sizes: PartSizes = layer_parts
-            .flat_map(|(names, layer)| names.iter().map(|name| (name.clone(), vec![layer.width()])))
+            .flat_map(|(names, layer)| names.iter().map(|name| (name.clone(), vec![layer[0].width()])))
             .collect();
-        if let Some(reduction) = &reduction {
+        if let Some(reduction) = reduction {
             // `after_layer` is the index of the layer whose input rows are the concatenated ones.
-            let width = layers[reduction.after_layer].input() / reduction.factor;
+            let width = layers[reduction.after_layer][0].input() / reduction.factor;
             part_sizes.insert(WAITING_ROWS.into(), (0..reduction.factor).map(|rows| rows * width).collect());
         }
-        if let Some(subsampling) = &subsampling {
+        if let Some(subsampling) = subsampling {
             part_sizes.extend(subsampling.part_sizes());
         }
-        LstmStream { subsampling, layers, reduction, part_names, part_sizes }
-    }
-
-    /// Returns the time reduction directly before a layer, if there is one.
-    fn reduction_before(&self, layer: usize) -> Option<&TimeReduction> {
-        self.reduction.as_ref().filter(|reduction| reduction.is_before(layer))
+        Some(LstmStream { encoder, part_names, part_sizes })
     }
 
     /// Applies one layer to the rows of all utterances.
@@ -66,7 +60,7 @@ impl LstmStream {
         chunks: &mut [EncoderChunk],
         rows: Vec<Vec<f32>>,
     ) -> Result<Vec<Vec<f32>>> {
-        let (lstm, [h_name, c_name]) = (&self.layers[layer], &self.part_names[layer]);
+        let (lstm, [h_name, c_name]) = (&self.encoder.layers[layer][0], &self.part_names[layer]);
         let lengths: Vec<usize> = rows.iter().map(|rows| rows.len() / lstm.input()).collect();
         let take_values = |chunk: &mut EncoderChunk, name: &str| {
             chunk.state.values.get_mut(name).map(std::mem::take).unwrap_or_default()
@@ -86,15 +80,11 @@ impl LstmStream {
 
 impl EncoderStream for LstmStream {
     fn input(&self) -> usize {
-        if let Some(subsampling) = &self.subsampling {
-            return subsampling.input_width();
-        }
-        let width = self.layers[0].input();
-        self.reduction_before(0).map_or(width, |reduction| width / reduction.factor)
+        self.encoder.input_width()
     }
 
     fn width(&self) -> usize {
-        self.layers.last().map_or(0, StreamingLstm::width)
+        self.encoder.width()
     }
 
     fn start(&self) -> EncoderState {
@@ -107,14 +97,14 @@ impl EncoderStream for LstmStream {
 
     fn step(&self, chunks: &mut [EncoderChunk]) -> Result<Vec<Vec<f32>>> {
         stream::check_chunks(self, chunks)?;
-        let mut rows: Vec<Vec<f32>> = match &self.subsampling {
+        let mut rows: Vec<Vec<f32>> = match &self.encoder.subsampling {
             Some(subsampling) => subsampling.step(chunks),
             None => chunks.iter().map(|chunk| chunk.rows.to_vec()).collect(),
         };
-        for layer in 0..self.layers.len() {
+        for layer in 0..self.encoder.layers.len() {
             // Concatenate rows; the rows of an incomplete group wait for the next chunk.
-            if self.reduction_before(layer).is_some() {
-                let width = self.layers[layer].input();
+            if self.encoder.reduction_before(layer).is_some() {
+                let width = self.encoder.layers[layer][0].input();
                 for (chunk, rows) in chunks.iter_mut().zip(&mut rows) {
                     let Some(waiting) = chunk.state.values.get_mut(WAITING_ROWS) else { continue };
                     *rows = take_complete_rows(waiting, rows, width, chunk.is_last);

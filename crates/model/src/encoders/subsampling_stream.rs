@@ -3,10 +3,11 @@ use candle_core::Tensor;
 use decoding::AffineLayer;
 use kernels::PackedRight;
 
-use super::EncoderChunk;
 use super::stream::PartSizes;
+use super::{EncoderChunk, EncoderState};
 use crate::Result;
 use layers::convolution::{ConvolutionShape, WindowPosition, flatten_weight};
+use layers::footprint::{self, Footprint};
 use layers::layer_norm::InferenceNorm;
 use layers::tensors::to_vec;
 
@@ -49,6 +50,38 @@ impl SubsamplingStream {
     /// Returns the width of an input frame.
     pub(super) fn input_width(&self) -> usize {
         self.layers[0].shape.width()
+    }
+
+    /// Returns the width of a row.
+    pub(super) fn width(&self) -> usize {
+        self.out.outputs()
+    }
+
+    /// Returns the number of frames for each row.
+    pub(super) fn factor(&self) -> usize {
+        self.layers.iter().map(|layer| layer.shape.stride).product()
+    }
+
+    /// Returns the memory of [`Self::encode`] for an utterance.
+    pub(super) fn bytes(&self, frames: usize) -> usize {
+        let (mut rows, mut total) = (frames, Footprint::default());
+        for StreamingConvolution { shape, .. } in &self.layers {
+            let input_frames = rows;
+            rows = rows.div_ceil(shape.stride);
+            let values = input_frames * shape.width() + 2 * rows * shape.width_out();
+            let layer = footprint::from_values(values, 0);
+            total = footprint::chain(total, footprint::chain(layer, shape.footprint(1, input_frames, rows)));
+        }
+        footprint::peak_bytes(footprint::chain(total, footprint::from_values(2 * rows * self.width(), 0)))
+    }
+
+    /// Computes the rows of whole utterances.
+    pub(super) fn encode(&self, utterances: &[&[f32]]) -> Vec<Vec<f32>> {
+        let mut states = vec![EncoderState::initial(&self.part_sizes()); utterances.len()];
+        let chunks = states.iter_mut().zip(utterances);
+        let mut chunks: Vec<EncoderChunk> =
+            chunks.map(|(state, rows)| EncoderChunk { state, rows, is_last: true }).collect();
+        self.step(&mut chunks)
     }
 
     /// Returns the allowed lengths of each part of a state.

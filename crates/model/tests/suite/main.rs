@@ -12,4 +12,5 @@ mod mutants;
 mod packed_encoders;
 mod pretrained_models;
 mod quantized_checkpoints;
+mod quantized_encoders;
 mod rows;

@@ -261,7 +261,7 @@ class Recognizer:
             channel: Channel of files with several, from 1; None averages all.
             resample: Converts other sample rates, which are errors otherwise.
             encoder_format: ``bf16`` halves the memory of FastConformer encoders, ``q8`` needs little
-                more than a quarter; by default that of the checkpoint.
+                more than a quarter for every kind; by default that of the checkpoint.
             long: Seconds from which recordings are processed in parts, in constant memory.
             window: Seconds of the windows of long recordings and streams (bidirectional models).
             overlap: Seconds of overlap of the windows; a quarter of ``window``, at most 5, if None.

@@ -8,10 +8,11 @@ use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::ConformerEncoder;
+use super::packed::PackedConformer;
 use crate::Result;
 use crate::config::adapter::AdapterConfig;
 use crate::config::values::{MAX_SMALL_COUNT, MAX_WIDTH, check_count, check_dropout, ensure};
-use crate::encoders::{BuildEncoder, Encoder, SubsamplingConfig};
+use crate::encoders::{BuildEncoder, Encoder, InferenceEncoder, NumberFormat, ReadTensor, SubsamplingConfig};
 use layers::attention::ChunkSizes;
 
 /// Largest number of rows of a chunk, and of its left context.
@@ -72,6 +73,13 @@ impl AttentionKind {
                 Some(ChunkSizes { chunk_rows: chunk, left_chunks: left })
             }
         }
+    }
+}
+
+impl ConformerEncoderConfig {
+    /// Returns the taps of depthwise convolutions that apply to earlier frames.
+    pub(super) fn past_taps(&self) -> usize {
+        if self.attention.chunks().is_some() { self.kernel - 1 } else { self.kernel / 2 }
     }
 }
 
@@ -164,5 +172,18 @@ impl BuildEncoder for ConformerEncoderConfig {
         vb: &VarBuilder,
     ) -> Result<Arc<dyn Encoder>> {
         Ok(Arc::new(ConformerEncoder::with_adapter(self, input_width, Some(adapter), vb)?))
+    }
+
+    /// Packs in 8-bit blocks only: [`ConformerEncoder`] computes in `f32`.
+    fn pack(
+        &self,
+        input_width: usize,
+        format: NumberFormat,
+        read: &mut ReadTensor,
+    ) -> Result<Option<Arc<dyn InferenceEncoder>>> {
+        match format {
+            NumberFormat::Q8 => Ok(Some(Arc::new(PackedConformer::read(self, input_width, format, read)?))),
+            _ => Ok(None),
+        }
     }
 }

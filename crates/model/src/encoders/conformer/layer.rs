@@ -100,7 +100,7 @@ impl ConformerLayer {
                     )?,
                     depthwise.get_with_hints(width, "bias", Init::Const(0.0))?,
                 ],
-                past_taps: if chunks.is_some() { config.kernel - 1 } else { config.kernel / 2 },
+                past_taps: config.past_taps(),
                 inner_norm: norm("conv.norm")?,
                 pointwise2: linear("conv.pointwise_conv2", width, width)?,
             },

@@ -1,13 +1,13 @@
 //! `ConformerStream`: streaming inference with a Conformer encoder of chunked attention.
-use decoding::AffineLayer;
+use std::sync::Arc;
 
-use super::layer::ConformerLayer;
-use super::streaming_layer::{LayerState, StreamingLayer};
-use super::{ChunkedAttention, InputLayer};
+use layers::attention::ChunkSizes;
+
+use super::packed::{PackedConformer, PackedInputLayer};
+use super::streaming_layer::LayerState;
 use crate::Result;
 use crate::encoders::stream::PartSizes;
-use crate::encoders::subsampling_stream::SubsamplingStream;
-use crate::encoders::{EncoderChunk, EncoderState, EncoderStream, stream};
+use crate::encoders::{EncoderChunk, EncoderState, EncoderStream, InferenceEncoder, stream};
 
 /// [`super::ConformerEncoder`] for streaming: packed weights, and states that callers own.
 ///
@@ -22,9 +22,7 @@ use crate::encoders::{EncoderChunk, EncoderState, EncoderStream, stream};
 /// | `waiting`: rows of the incomplete chunk | fewer than the chunk, `[W]` each |
 /// | the states of the subsampling | |
 pub(super) struct ConformerStream {
-    input_layer: StreamingInputLayer,
-    layers: Vec<StreamingLayer>,
-    width: usize,
+    encoder: Arc<PackedConformer>,
     /// Rows of a chunk of attention.
     chunk_rows: usize,
     /// The names of keys and tail of each layer in an [`EncoderState`].
@@ -33,58 +31,38 @@ pub(super) struct ConformerStream {
     part_sizes: PartSizes,
 }
 
-/// [`InputLayer`] with packed weights.
-enum StreamingInputLayer {
-    Linear(AffineLayer),
-    Subsampling(Box<SubsamplingStream>),
-}
-
 /// The part of a state with the rows of an incomplete chunk.
 const WAITING_ROWS: &str = "waiting";
 
 impl ConformerStream {
-    pub(super) fn new(
-        input_layer: &InputLayer,
-        layers: &[ConformerLayer],
-        width: usize,
-        attention: &ChunkedAttention,
-    ) -> Result<Self> {
-        let (chunk_rows, left_chunks) = (attention.chunk, attention.left);
-        let part_names: Vec<[String; 2]> = (0..layers.len())
+    /// Creates the encoder; none without chunks of attention.
+    pub(super) fn new(encoder: Arc<PackedConformer>) -> Option<Self> {
+        let ChunkSizes { chunk_rows, left_chunks } = encoder.chunks?;
+        let (width, past_taps) = (encoder.width, encoder.past_taps);
+        let part_names: Vec<[String; 2]> = (0..encoder.layers.len())
             .map(|layer| ["keys", "tail"].map(|part| format!("layers.{layer}.{part}")))
             .collect();
         let mut part_sizes = PartSizes::new();
-        for ([keys, tail], layer) in part_names.iter().zip(layers) {
+        for [keys, tail] in &part_names {
             let context_rows = (0..=left_chunks).map(|context_chunks| context_chunks * chunk_rows);
             part_sizes.insert(keys.clone(), context_rows.map(|rows| 2 * rows * width).collect());
-            let tail_rows = 0..=layer.convolution.past_taps;
-            part_sizes.insert(tail.clone(), tail_rows.map(|rows| rows * width).collect());
+            part_sizes.insert(tail.clone(), (0..=past_taps).map(|rows| rows * width).collect());
         }
         part_sizes.insert(WAITING_ROWS.into(), (0..chunk_rows).map(|rows| rows * width).collect());
-        let input_layer = match input_layer {
-            InputLayer::Linear(linear) => StreamingInputLayer::Linear(linear.pack("pre_encode.out")?),
-            InputLayer::Subsampling(subsampling) => {
-                StreamingInputLayer::Subsampling(Box::new(subsampling.stream()?))
-            }
-        };
-        if let StreamingInputLayer::Subsampling(subsampling) = &input_layer {
+        if let PackedInputLayer::Subsampling(subsampling) = &encoder.input_layer {
             part_sizes.extend(subsampling.part_sizes());
         }
-        let layers = layers.iter().map(StreamingLayer::new).collect::<Result<_>>()?;
-        Ok(ConformerStream { input_layer, layers, width, chunk_rows, part_names, part_sizes })
+        Some(ConformerStream { encoder, chunk_rows, part_names, part_sizes })
     }
 }
 
 impl EncoderStream for ConformerStream {
     fn input(&self) -> usize {
-        match &self.input_layer {
-            StreamingInputLayer::Linear(linear) => linear.inputs(),
-            StreamingInputLayer::Subsampling(subsampling) => subsampling.input_width(),
-        }
+        self.encoder.input_width()
     }
 
     fn width(&self) -> usize {
-        self.width
+        self.encoder.width
     }
 
     fn start(&self) -> EncoderState {
@@ -97,12 +75,8 @@ impl EncoderStream for ConformerStream {
 
     fn step(&self, chunks: &mut [EncoderChunk]) -> Result<Vec<Vec<f32>>> {
         stream::check_chunks(self, chunks)?;
-        let mut rows = match &self.input_layer {
-            StreamingInputLayer::Linear(linear) => {
-                chunks.iter().map(|chunk| linear.forward_rows(chunk.rows)).collect()
-            }
-            StreamingInputLayer::Subsampling(subsampling) => subsampling.step(chunks),
-        };
+        let width = self.encoder.width;
+        let mut rows = self.encoder.input_layer.step(chunks);
 
         // Take complete chunks; the rows of an incomplete one wait.
         for (chunk, rows) in chunks.iter_mut().zip(&mut rows) {
@@ -111,15 +85,15 @@ impl EncoderStream for ConformerStream {
             let complete_len = if chunk.is_last {
                 waiting.len()
             } else {
-                waiting.len() / self.width / self.chunk_rows * self.chunk_rows * self.width
+                waiting.len() / width / self.chunk_rows * self.chunk_rows * width
             };
             *rows = waiting.drain(..complete_len).collect();
         }
 
         // Apply the layers, each with its part of the states.
-        let lengths: Vec<usize> = rows.iter().map(|rows| rows.len() / self.width).collect();
+        let lengths: Vec<usize> = rows.iter().map(|rows| rows.len() / width).collect();
         let mut x = rows.concat();
-        for (layer, names) in self.layers.iter().zip(&self.part_names) {
+        for (layer, names) in self.encoder.layers.iter().zip(&self.part_names) {
             let mut state_values: Vec<[Vec<f32>; 2]> = chunks
                 .iter_mut()
                 .map(|chunk| {
@@ -138,6 +112,6 @@ impl EncoderStream for ConformerStream {
         for chunk in chunks.iter_mut().filter(|chunk| chunk.is_last) {
             *chunk.state = self.start();
         }
-        Ok(stream::split_rows(&x, &lengths, self.width))
+        Ok(stream::split_rows(&x, &lengths, width))
     }
 }

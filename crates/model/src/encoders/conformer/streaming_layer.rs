@@ -1,8 +1,9 @@
-//! One layer of the streaming Conformer: inference with packed weights.
+//! One layer of the Conformer for inference: packed weights, whole utterances or streams.
 //!
 //! The caller owns the state of each utterance in the layer (`LayerState`). W: width of a row; k:
 //! taps of the depthwise convolution; m: chunks of left context in the state.
 use decoding::AffineLayer;
+use kernels::packed::NumberFormat;
 
 use super::layer::{ConformerLayer, Convolution, SelfAttention};
 use crate::Result;
@@ -12,7 +13,7 @@ use layers::attention;
 use layers::attention::{AttentionInput, ChunkSizes, HeadShape};
 use layers::depthwise;
 use layers::layer_norm::InferenceNorm;
-use layers::linear::pack;
+use layers::linear::pack_as;
 use layers::ragged::Ragged;
 use layers::tensors::to_vec;
 
@@ -42,6 +43,8 @@ struct StreamingAttention {
 struct StreamingConvolution {
     norm: InferenceNorm,
     pointwise: [AffineLayer; 2],
+    /// Taps that apply to earlier frames.
+    past_taps: usize,
     /// `[k, W]`
     weight: Vec<f32>,
     bias: Vec<f32>,
@@ -65,21 +68,24 @@ fn add_scaled(mut x: Vec<f32>, factor: f32, y: &[f32]) -> Vec<f32> {
 }
 
 impl StreamingLayer {
-    pub(super) fn new(layer: &ConformerLayer) -> Result<Self> {
+    pub(super) fn new(layer: &ConformerLayer, format: NumberFormat) -> Result<Self> {
         let feed_forward = |module: &FeedForward| -> Result<StreamingFeedForward> {
-            let layers = [module.linear1.pack("linear1")?, module.linear2.pack("linear2")?];
+            let layers =
+                [module.linear1.pack_as(format, "linear1")?, module.linear2.pack_as(format, "linear2")?];
             Ok(StreamingFeedForward { norm: module.norm.for_inference()?, layers })
         };
         Ok(StreamingLayer {
             feed_forward1: feed_forward(&layer.feed_forward1)?,
-            attention: StreamingAttention::new(&layer.attention)?,
-            convolution: StreamingConvolution::new(&layer.convolution)?,
+            attention: StreamingAttention::new(&layer.attention, format)?,
+            convolution: StreamingConvolution::new(&layer.convolution, format)?,
             feed_forward2: feed_forward(&layer.feed_forward2)?,
             norm_out: layer.norm_out.for_inference()?,
         })
     }
 
     /// Computes the next rows of each utterance: whole chunks, or its end.
+    ///
+    /// Without chunks, these are all rows of each utterance.
     ///
     /// The modules and factors are those of [`super::ConformerEncoder`].
     ///
@@ -105,10 +111,11 @@ impl StreamingFeedForward {
 }
 
 impl StreamingAttention {
-    fn new(module: &SelfAttention) -> Result<Self> {
+    fn new(module: &SelfAttention, format: NumberFormat) -> Result<Self> {
         let [weight, bias] = module.concatenate_qkv()?;
         let heads = HeadShape { count: module.heads, total_width: module.out.weight().dim(0)? };
-        let (qkv, out) = (pack("linear_qkv", &weight, &bias)?, module.out.pack("linear_out")?);
+        let qkv = pack_as(format, "linear_qkv", &weight, &bias)?;
+        let out = module.out.pack_as(format, "linear_out")?;
         let (norm, chunks) = (module.norm.for_inference()?, module.chunks);
         Ok(StreamingAttention { norm, qkv, out, heads, chunks })
     }
@@ -145,15 +152,16 @@ impl StreamingAttention {
 }
 
 impl StreamingConvolution {
-    fn new(module: &Convolution) -> Result<Self> {
+    fn new(module: &Convolution, format: NumberFormat) -> Result<Self> {
         let [weight, bias] = &module.depthwise;
         let (weight, taps) = (to_vec::<f32>(weight)?, weight.dim(1)?);
         Ok(StreamingConvolution {
             norm: module.norm.for_inference()?,
             pointwise: [
-                module.pointwise1.pack("pointwise_conv1")?,
-                module.pointwise2.pack("pointwise_conv2")?,
+                module.pointwise1.pack_as(format, "pointwise_conv1")?,
+                module.pointwise2.pack_as(format, "pointwise_conv2")?,
             ],
+            past_taps: module.past_taps,
             weight: depthwise::transpose_weight(&weight, taps),
             bias: to_vec(bias)?,
             inner_norm: module.inner_norm.for_inference()?,
@@ -161,8 +169,7 @@ impl StreamingConvolution {
     }
 
     fn step(&self, x: &[f32], lengths: &[usize], states: &mut [LayerState]) -> Vec<f32> {
-        let width = self.bias.len();
-        let past_taps = self.weight.len() / width - 1;
+        let (width, past_taps) = (self.bias.len(), self.past_taps);
         let [first, second] = &self.pointwise;
         let gated = glu_rows(&first.forward_rows(&self.norm.apply(x)), width);
         let ragged = Ragged::new(lengths);
