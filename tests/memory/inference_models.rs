@@ -1,4 +1,4 @@
-//! Tests that reading a model for inference copies no weights.
+//! Memory of models for inference: reading copies no weights, encoding needs what is planned.
 use std::path::Path;
 
 use panda::model::encoders::NumberFormat;
@@ -8,16 +8,8 @@ use panda::speech::{Tokenizer, TokenizerKind};
 
 use crate::counting_allocator::{Measurement, exclusive, live_bytes, measure};
 
-const RECIPE: &str = r#"
-[features]
-preset = "nemo"
-mels = 80
-[tokens]
-kind = "words"
-[encoder]
+const FAST_CONFORMER: &str = r#"
 kind = "fastconformer"
-stack = 1
-stride = 1
 layers = 4
 width = 256
 heads = 4
@@ -26,6 +18,39 @@ kernel = 9
 [encoder.subsampling]
 channels = 64
 factor = 8
+"#;
+
+const CONFORMER: &str = r#"
+kind = "conformer"
+layers = 4
+width = 256
+heads = 4
+feed_forward = 1024
+kernel = 9
+[encoder.subsampling]
+channels = 16
+"#;
+
+const LSTM: &str = r#"
+kind = "lstm"
+layers = 4
+hidden = 192
+bidirectional = true
+[encoder.time_reduction]
+after_layer = 1
+factor = 2
+"#;
+
+const RECIPE: &str = r#"
+[features]
+preset = "nemo"
+mels = 80
+[tokens]
+kind = "words"
+[encoder]
+stack = 1
+stride = 1
+ENCODER
 [predictor]
 kind = "stateless"
 embedding = 8
@@ -41,39 +66,73 @@ max_utterances = 2
 /// Bytes of everything besides the weights of the encoder: other parameters, buffers, metadata.
 const OTHER_BYTES: usize = 3 << 20;
 
+fn model_config(encoder: &str) -> (String, ModelConfig) {
+    let recipe = RECIPE.replace("ENCODER", encoder);
+    let config = ModelConfig::from_recipe(&recipe, Path::new("recipe")).unwrap();
+    (recipe, config)
+}
+
 #[test]
 fn loading_needs_the_packed_weights_and_one_tensor() {
     let _guard = exclusive();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.safetensors");
     let tokenizer = Tokenizer::train(TokenizerKind::Words, &["a b c"]).unwrap();
-    let config = ModelConfig::from_recipe(RECIPE, Path::new("recipe")).unwrap();
-    let model = Model::new(&config, tokenizer.size()).unwrap();
-    let (progress, json) = (Progress::default(), tokenizer.to_json().unwrap());
-    let metadata = MetadataRef { recipe: RECIPE, tokenizer: &json, progress: &progress, data: None };
-    let mut writer = CheckpointWriter::new(metadata);
-    writer.add_parameters(model.parameters());
-    writer.write(&path).unwrap();
-    let shapes = model.parameters().shapes();
-    let sizes = || shapes.values().map(|shape| 4 * shape.iter().product::<usize>());
-    let (weights, largest) = (sizes().sum::<usize>(), sizes().max().unwrap());
-    drop(writer);
-    drop(model);
+    for encoder in [FAST_CONFORMER, CONFORMER, LSTM] {
+        let (recipe, config) = model_config(encoder);
+        let model = Model::new(&config, tokenizer.size()).unwrap();
+        let (progress, json) = (Progress::default(), tokenizer.to_json().unwrap());
+        let metadata = MetadataRef { recipe: &recipe, tokenizer: &json, progress: &progress, data: None };
+        let mut writer = CheckpointWriter::new(metadata);
+        writer.add_parameters(model.parameters());
+        writer.write(&path).unwrap();
+        let shapes = model.parameters().shapes();
+        let sizes = || shapes.values().map(|shape| 4 * shape.iter().product::<usize>());
+        let (weights, mut largest) = (sizes().sum::<usize>(), sizes().max().unwrap());
+        drop(writer);
+        drop(model);
 
-    let formats = [
-        (NumberFormat::F32, weights),
-        (NumberFormat::Bf16, weights / 2),
-        (NumberFormat::Q8, weights * 34 / 128),
-    ];
-    for (format, packed) in formats {
-        let before = live_bytes();
-        let Measurement { peak_growth, result, .. } = measure(|| Recognizer::load_as(&path, format));
-        let (recognizer, kept) = (result.unwrap(), live_bytes() - before);
-        // A tensor and its packed form are in memory at the same time.
-        let limit = packed + packed / 10 + 2 * largest + OTHER_BYTES;
-        assert!(peak_growth < limit, "{format:?}: peak {peak_growth}, weights {weights}, limit {limit}");
-        assert!(kept < packed + packed / 10 + OTHER_BYTES, "{format:?}: kept {kept}, weights {weights}");
-        assert!(kept > packed / 2);
-        drop(recognizer);
+        let mut formats = vec![(NumberFormat::Q8, weights * 34 / 128)];
+        if encoder == FAST_CONFORMER {
+            formats.extend([(NumberFormat::F32, weights), (NumberFormat::Bf16, weights / 2)]);
+        } else {
+            // These are packed layer by layer.
+            largest = weights / 4;
+        }
+        for (format, packed) in formats {
+            let before = live_bytes();
+            let Measurement { peak_growth, result, .. } = measure(|| Recognizer::load_as(&path, format));
+            let (recognizer, kept) = (result.unwrap(), live_bytes() - before);
+            // A tensor and its packed form are in memory at the same time.
+            let limit = packed + packed / 10 + 2 * largest + OTHER_BYTES;
+            assert!(peak_growth < limit, "{format:?}: peak {peak_growth}, weights {weights}, limit {limit}");
+            assert!(kept < packed + packed / 10 + OTHER_BYTES, "{format:?}: kept {kept}, weights {weights}");
+            assert!(kept > packed / 2);
+            drop(recognizer);
+        }
+    }
+}
+
+#[test]
+fn encoding_in_blocks_needs_at_most_the_planned_bytes() {
+    let _guard = exclusive();
+    for encoder in [CONFORMER, LSTM] {
+        let model = Model::new(&model_config(encoder).1, 5).unwrap();
+        let packed = model.packed_encoder(NumberFormat::Q8).unwrap().unwrap();
+        for lengths in [vec![1], vec![900], vec![300; 16], vec![2000, 7, 40]] {
+            let rows: Vec<Vec<f32>> = lengths.iter().map(|rows| vec![0.1; rows * 80]).collect();
+            let utterances: Vec<&[f32]> = rows.iter().map(Vec::as_slice).collect();
+            let Measurement { peak_growth, result, .. } = measure(|| packed.encode(&utterances));
+            result.unwrap();
+            let planned = packed.bytes(&lengths);
+            assert!(
+                peak_growth <= planned + OTHER_BYTES,
+                "{encoder} {lengths:?}: {peak_growth} of {planned}"
+            );
+            assert!(
+                lengths == [1] || planned < 4 * peak_growth,
+                "{encoder} {lengths:?}: {peak_growth} of {planned}"
+            );
+        }
     }
 }
