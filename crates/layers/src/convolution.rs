@@ -204,6 +204,23 @@ impl ConvolutionShape {
         }
     }
 
+    /// Computes the output frames of whole utterances.
+    pub fn forward_utterances<F: Real>(
+        &self,
+        x: &[F],
+        [input_rows, output_rows]: [&Ragged; 2],
+        weight: &PackedRight<F>,
+        bias: &[F],
+    ) -> Vec<F> {
+        let mut out = kernels::alloc(output_rows.rows() * self.width_out(), F::ZERO);
+        let mut blocks = output_rows.blocks(&mut out, self.width_out(), FRAMES_PER_BLOCK);
+        par_for(items_mut(&mut blocks), |_, block| {
+            let x = input_rows.utterance(x, self.width(), block.utterance);
+            self.forward(x, self.in_whole_utterance(block.first_row), weight, bias, block.rows);
+        });
+        out
+    }
+
     /// Returns the memory of the operation.
     ///
     /// Each utterance has `input_frames` frames, which become `output_frames`.
@@ -240,14 +257,8 @@ impl SliceOperation<3> for ConvolutionOperation {
     }
 
     fn forward<F: Real>(&self, [x, weight, bias]: [&[F]; 3]) -> Vec<F> {
-        let (shape, weight) = (self.shape, self.shape.pack(weight));
-        let mut out = kernels::alloc(self.output_rows.rows() * shape.width_out(), F::ZERO);
-        let mut blocks = self.output_rows.blocks(&mut out, shape.width_out(), FRAMES_PER_BLOCK);
-        par_for(items_mut(&mut blocks), |_, block| {
-            let x = self.input_rows.utterance(x, shape.width(), block.utterance);
-            shape.forward(x, shape.in_whole_utterance(block.first_row), &weight, bias, block.rows);
-        });
-        out
+        let rows = [&*self.input_rows, &*self.output_rows];
+        self.shape.forward_utterances(x, rows, &self.shape.pack(weight), bias)
     }
 
     /// Computes the gradients.

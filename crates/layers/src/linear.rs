@@ -138,7 +138,9 @@ pub fn pack(name: &str, weight: &Tensor, bias: &Tensor) -> Result<decoding::Affi
     pack_as(NumberFormat::F32, name, weight, bias)
 }
 
-/// [`pack`] in a number format of [`AffineLayer`](decoding::AffineLayer).
+/// Packs a weight and a bias in a number format.
+///
+/// The formats are those of [`AffineLayer`](decoding::AffineLayer).
 pub fn pack_as(
     format: NumberFormat,
     name: &str,

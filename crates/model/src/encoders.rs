@@ -151,7 +151,7 @@ pub trait BuildEncoder {
     ///
     /// `read` returns the parameters of the encoder that [`BuildEncoder::build`] creates, by their
     /// names `encoder.*`; weights include the updates of an adapter. None, the default, if there is
-    /// no such implementation.
+    /// no such implementation in this format.
     ///
     /// # Errors
     /// Those of `read`; [`crate::Error::Shape`] for a parameter of another size.

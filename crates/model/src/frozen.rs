@@ -7,7 +7,7 @@ use crate::config::covers;
 /// Last parts of the names of constant parameters: the statistics of a batch norm.
 const CONSTANT_NAMES: [&str; 2] = ["running_mean", "running_var"];
 /// Last parts of the names of an adapter's parameters.
-const ADAPTER_NAMES: [&str; 2] = ["lora_a", "lora_b"];
+pub(crate) const ADAPTER_NAMES: [&str; 2] = ["lora_a", "lora_b"];
 /// The module whose parameters an adapter freezes, except its own.
 const ADAPTED_MODULE: &str = "encoder";
 

@@ -9,7 +9,8 @@ use crate::adapter::read_merged;
 use crate::checkpoint_file::{CheckpointFile, matrix_shape};
 use crate::checksums::{quantized_checksum, values_checksum};
 use crate::encoders::packed::PackedEncoder;
-use crate::encoders::{EncoderStream, InferenceEncoder, ReadTensor, WeightValues};
+use crate::encoders::{EncoderKind, EncoderStream, InferenceEncoder, ReadTensor, WeightValues};
+use crate::frozen::ADAPTER_NAMES;
 use crate::model::Network;
 use crate::parameters::Shapes;
 use crate::quantized_weights::{is_encoder_matrix, is_output_matrix, quantize_weight};
@@ -23,9 +24,9 @@ impl Model {
     /// Reads a model for inference, with averaged weights if available.
     ///
     /// Weights of an encoder that has an implementation with packed weights
-    /// ([`Self::packed_encoder`]) are packed one by one and have no other copy: they are not in
-    /// [`Self::parameters`]. The memory is that of the packed weights, the other parameters and the
-    /// largest tensor.
+    /// ([`Self::packed_encoder`]) are packed one by one, those of LSTM and Conformer layer by
+    /// layer, and have no other copy: they are not in [`Self::parameters`]. The memory is that of
+    /// the packed weights, the other parameters and the largest tensor or layer.
     ///
     /// # Errors
     /// [`Error::Checkpoint`] for a damaged file, or one with other parameters than its recipe;
@@ -48,7 +49,7 @@ impl Model {
     ) -> Result<Self> {
         let shapes = Self::shapes(config, labels)?;
         file.check(&shapes)?;
-        Self::check_memory(config, &memory_shapes(&shapes, format), 1, 1)?;
+        Self::check_memory(config, &memory_shapes(config, &shapes, format), 1, 1)?;
         file.check_other_values()?;
         let packed = pack(config, format, &mut |name| match &config.adapter {
             None => file.read_stored(name),
@@ -105,7 +106,8 @@ impl Model {
     /// Packs the current weights of the encoder for inference without candle.
     ///
     /// Weights include the updates of an adapter. None if the kind of encoder has no such
-    /// implementation, or the model has a custom encoder.
+    /// implementation in this format (LSTM and Conformer are packed in q8 only), or the model has a
+    /// custom encoder.
     ///
     /// # Errors
     /// Errors of candle; [`Error::Shape`] for weights that the encoder does not support, or for
@@ -161,8 +163,18 @@ impl Model {
             let values = values.ok_or_else(|| Error::shape(name, "a parameter of the encoder", "none"))?;
             Ok(values.into())
         });
+        if is_missing {
+            return Ok(None);
+        }
         // A custom encoder has other parameters than the one of the configuration.
-        if is_missing { Ok(None) } else { packed }
+        let packed = packed?;
+        let is_read = |name: &str| packed.as_ref().is_some_and(|packed| packed.checksums.contains_key(name));
+        let is_adapter = |name: &str| ADAPTER_NAMES.iter().any(|factor| name.ends_with(factor));
+        let is_other = |name: &str| name.starts_with(ENCODER_PREFIX) && !is_adapter(name) && !is_read(name);
+        match self.parameters().iter().any(|(name, _)| is_other(name)) {
+            true => Ok(None),
+            false => Ok(packed.filter(|packed| !packed.checksums.is_empty())),
+        }
     }
 }
 
@@ -183,11 +195,13 @@ fn read_quantized(file: &CheckpointFile, name: &str, shape: &[usize]) -> Result<
 }
 
 /// Returns shapes of as many `f32` as the parameters need after packing.
-fn memory_shapes(shapes: &Shapes, format: NumberFormat) -> Shapes {
-    let divisor = match format {
-        NumberFormat::F32 => 1,
-        NumberFormat::Bf16 => 2,
-        NumberFormat::Q8 => 3,
+///
+/// LSTM and Conformer count in `f32`, as each of their layers is in memory in both formats.
+fn memory_shapes(config: &ModelConfig, shapes: &Shapes, format: NumberFormat) -> Shapes {
+    let divisor = match (&config.encoder, format) {
+        (EncoderKind::FastConformer(_), NumberFormat::Bf16) => 2,
+        (EncoderKind::FastConformer(_), NumberFormat::Q8) => 3,
+        _ => 1,
     };
     let mut shapes = shapes.clone();
     for (_, shape) in shapes.iter_mut().filter(|(name, _)| is_encoder_matrix(name)) {
@@ -213,11 +227,11 @@ fn pack(
 
 /// Checks the format of an encoder, which is `f32` without packed weights.
 fn expect_format(packed: Option<&Arc<PackedEncoder>>, format: NumberFormat) -> Result<()> {
-    let actual = packed.map_or(NumberFormat::F32, |packed| packed.format);
-    match actual == format {
-        true => Ok(()),
-        false => {
-            Err(Error::shape("format", format!("{actual:?}, that of this encoder"), format!("{format:?}")))
-        }
-    }
+    let expected = match packed {
+        Some(packed) if packed.format == format => return Ok(()),
+        Some(packed) => format!("{}, that of this encoder", packed.format.name()),
+        None if format == NumberFormat::F32 => return Ok(()),
+        None => "f32 for this encoder (q8: LSTM and (Fast)Conformer; bf16: FastConformer)".into(),
+    };
+    Err(Error::shape("format", expected, format.name()))
 }

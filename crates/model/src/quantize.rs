@@ -24,9 +24,8 @@ use crate::{Error, Model, Progress, Result};
 /// Writes a checkpoint for recognition with encoder weights in a smaller format.
 ///
 /// Averages are taken if the file has them. Weights are converted one at a time.
-/// [`Model::read_for_inference`] in q8 gives the same model for both files, except that outside
-/// FastConformer encoders blocks without a number above 0.008 may be rounded twice; in bf16, a few
-/// weights are rounded twice.
+/// [`Model::read_for_inference`] in q8 gives the same model for both files; in bf16, a few weights
+/// are rounded twice.
 ///
 /// # Errors
 /// [`Error::Checkpoint`] for a file that was quantized before, with an adapter, or for bf16 without

@@ -17,7 +17,7 @@ pub(crate) fn quantize_weight(name: &str, values: &[f32], inputs: usize) -> Resu
     })
 }
 
-/// Returns whether `panda quantize` rounds a weight of the encoder.
+/// Returns true for weights of encoders that q8 stores in blocks.
 ///
 /// These are the linear layers of (Fast)Conformer layers, and the matrices of LSTM layers.
 pub(crate) fn is_encoder_matrix(name: &str) -> bool {

@@ -117,8 +117,9 @@ impl Recognizer {
 
     /// Loads a checkpoint with a number format of the encoder.
     ///
-    /// bf16 needs half of the memory, q8 little more than a quarter; both need less time on CPUs
-    /// with instructions for them. They apply to FastConformer encoders. The memory is that of
+    /// bf16 needs half of the memory, q8 little more than a quarter; FastConformers need less time
+    /// with them on CPUs with instructions for them. bf16 requires a FastConformer encoder; q8
+    /// includes an LSTM predictor and the joint network. The memory is that of
     /// [`Model::read_for_inference`].
     ///
     /// # Errors

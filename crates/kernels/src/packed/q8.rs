@@ -221,7 +221,7 @@ pub(super) fn product(
     count: usize,
     accumulate: Accumulate,
 ) {
-    let operands = (left, right, count);
+    let operands = Operands { left, right, count };
     match level {
         Int8::Portable => product_of_tiles(out, operands, MAX_ROWS, accumulate, |rows, columns, output| {
             with_sums(output, |sums| multiply_plain(rows, columns, sums));
@@ -251,8 +251,14 @@ pub(super) fn product(
     }
 }
 
-/// Rows, columns, and their number of blocks.
-type Operands<'a> = (Blocks<'a, RowBlock>, Blocks<'a, ColumnBlock>, usize);
+/// The operands of a product.
+#[derive(Clone, Copy)]
+struct Operands<'a> {
+    left: Blocks<'a, RowBlock>,
+    right: Blocks<'a, ColumnBlock>,
+    /// Blocks of the sum.
+    count: usize,
+}
 
 /// Computes a product tile by tile.
 ///
@@ -266,7 +272,7 @@ type Operands<'a> = (Blocks<'a, RowBlock>, Blocks<'a, ColumnBlock>, usize);
 #[inline(always)]
 fn product_of_tiles(
     out: ViewMut<f32>,
-    (left, right, count): Operands,
+    Operands { left, right, count }: Operands,
     kernel_rows: usize,
     accumulate: Accumulate,
     multiply: impl Fn(&[&[RowBlock]], &[ColumnBlock], OutputTile<f32>),
@@ -294,9 +300,9 @@ type TileRow = [f32; PANEL_COLUMNS];
 
 /// Calls `multiply` with a copy of the output tile.
 #[inline(always)]
-fn with_sums(output: OutputTile<f32>, multiply: impl FnOnce(&mut [TileRow; MAX_ROWS])) {
+fn with_sums<const M: usize>(output: OutputTile<f32>, multiply: impl FnOnce(&mut [TileRow; M])) {
     let OutputTile { out, rows, cols, stride, accumulate } = output;
-    let mut sums = [[0.0; PANEL_COLUMNS]; MAX_ROWS];
+    let mut sums = [[0.0; PANEL_COLUMNS]; M];
     if accumulate == Accumulate::Add {
         for (row, sums) in sums.iter_mut().enumerate().take(rows) {
             sums[..cols].copy_from_slice(&out[row * stride..][..cols]);

@@ -1,11 +1,11 @@
 //! Recurrent steps of a layer whose recurrent weight is in 8-bit blocks; inference only.
 //!
 //! ```text
-//! frame t:  quantize h[t-1];  a task for each strip of 64 units and up to 24 utterances:
-//!   a[t] += h[t-1] W_hhᵀ      then the cell      a[t] is x[t] W_ihᵀ + b before
+//! frame t:  quantize h[t-1];  a task for 64 units (4 strips of 16) and up to 12 utterances:
+//!   a[t] + h[t-1] W_hhᵀ      then the cell      on entry, a[t] = x[t] W_ihᵀ + b
 //! ```
-//! Names are those of `steps.rs`. Columns of the packed weight are in the order of strips of 16
-//! units, each with its gates i, f, g, o, as the cell needs them.
+//! Names are those of `steps.rs`; a[t] does not change. Columns of the packed weight are in the
+//! order of strips of 16 units, each with its gates i, f, g, o, as the cell needs them.
 use kernels::packed::{NumberFormat, Operand, PackedOperand, QuantizedMatrix, RightPart, SumOrder, multiply};
 use kernels::{Accumulate, Tiling, UNITS_PER_STRIP, View, ViewMut, lstm_cell_forward, tiles_mut};
 
@@ -18,7 +18,7 @@ const UNITS_PER_TASK: usize = 4 * UNITS_PER_STRIP;
 /// Columns of a task.
 const COLUMNS_PER_TASK: usize = GATES * UNITS_PER_TASK;
 /// Utterances of a task, at most: a multiple of the rows of every micro-kernel.
-const ROWS_PER_TASK: usize = 24;
+const ROWS_PER_TASK: usize = 12;
 
 /// A recurrent weight in 8-bit blocks.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl QuantizedRecurrentWeight {
     pub(super) fn new(weight: &[f32], hidden: usize) -> Result<Self> {
         let mut matrix = QuantizedMatrix::quantize(weight, hidden)
             .ok_or_else(|| Error::shape("weight_hh", "numbers of at most 8e6", "other values"))?;
-        // Units that complete the last strip have the weights of an additional row: 0.
+        // Rows of zeros pad the last strip.
         let padding_row = matrix.rows();
         matrix.append(&QuantizedMatrix::quantize(&vec![0.0; hidden], hidden).expect("zeros"));
         let columns = (0..hidden.next_multiple_of(UNITS_PER_STRIP) * GATES).map(|column| {
@@ -81,7 +81,7 @@ impl QuantizedRecurrentWeight {
                 tiles_mut(&mut new_states[..values.len()], row_tiles(1)),
             );
             for_each_task(is_shared, tiles, |task, (mut gates, mut cell, mut state)| {
-                let (part, first_row) = (task / bands, task % bands * ROWS_PER_TASK);
+                let (unit_tile, first_row) = (task / bands, task % bands * ROWS_PER_TASK);
                 let units = gates.row(0, 0).len();
                 let padded_units = units.next_multiple_of(UNITS_PER_STRIP);
                 let columns = GATES * padded_units;
@@ -89,13 +89,16 @@ impl QuantizedRecurrentWeight {
                 // h[t-1] W_hhᵀ
                 let mut a = [0.0; ROWS_PER_TASK * COLUMNS_PER_TASK];
                 let a = &mut a[..gates.rows() * columns];
-                let right =
-                    RightPart { operand: &self.weight, first_column: part * COLUMNS_PER_TASK, first_step: 0 };
+                let right = RightPart {
+                    operand: &self.weight,
+                    first_column: unit_tile * COLUMNS_PER_TASK,
+                    first_step: 0,
+                };
                 let out = ViewMut::new(a, gates.rows(), columns);
                 multiply(out, (&quantized_h, first_row), right, SumOrder::Sequential, Accumulate::Replace);
 
                 for (row, a) in a.chunks_exact_mut(columns).enumerate() {
-                    // a[t] += h[t-1] W_hhᵀ
+                    // a[t] + h[t-1] W_hhᵀ
                     for gate in 0..GATES {
                         let strips = a.chunks_exact_mut(GATES * UNITS_PER_STRIP);
                         for (values, strip) in gates.row(row, gate).chunks(UNITS_PER_STRIP).zip(strips) {
@@ -104,7 +107,7 @@ impl QuantizedRecurrentWeight {
                     }
                     // The cell, from c[t-1].
                     let (mut new_c, mut new_h) = ([0.0; UNITS_PER_TASK], [0.0; UNITS_PER_TASK]);
-                    let previous_c = &c[(first_row + row) * hidden + part * UNITS_PER_TASK..][..units];
+                    let previous_c = &c[(first_row + row) * hidden + unit_tile * UNITS_PER_TASK..][..units];
                     new_c[..units].copy_from_slice(previous_c);
                     lstm_cell_forward(a, &mut new_c[..padded_units], &mut new_h[..padded_units]);
                     cell.row(row, 0).copy_from_slice(&new_c[..units]);

@@ -28,6 +28,8 @@ const UNITS_PER_BAND: usize = UNITS_PER_STRIP * MAX_GATE_ROWS;
 /// `gates` are *rows x 4H* in candle's order i, f, g, o; `cell` and `state` are *rows x H*.
 pub(super) struct StepRows<'a, F> {
     /// The input's part before [`forward`], gates after it, and da after [`backward`].
+    ///
+    /// Steps in 8-bit blocks do not change them.
     pub gates: &'a mut [F],
     pub cell: &'a mut [F],
     /// h after [`forward`]; the gradient of the output in [`backward`].

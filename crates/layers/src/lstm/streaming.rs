@@ -1,12 +1,13 @@
-//! `StreamingLstm`: inference with an LSTM layer of one direction, chunk by chunk.
+//! `StreamingLstm`: inference with a direction of an LSTM layer, in chunks or whole utterances.
 //!
 //! ```text
 //! a = x W_ihᵀ + b       blocks of rows
 //! steps                 a task for each group, from h and c of each utterance to its next h and c
 //! ```
 //! x are input rows, a gates before their nonlinearity, h and c hidden and cell states; rows are
-//! packed as in `layout.rs`. The sums and their order are those of `direction.rs`, with any other
-//! utterances in the batch: the results of chunks have the bits of those of the whole utterance.
+//! packed as in `layout.rs`. In `f32`, the sums and their order are those of `direction.rs`. The
+//! results of chunks have the bits of those of the whole utterance, with any other utterances in
+//! the batch.
 use decoding::AffineLayer;
 use kernels::packed::NumberFormat;
 use kernels::{PackedRecurrentWeight, items_mut, par_for};
@@ -21,7 +22,7 @@ use crate::linear::pack_as;
 use crate::tensors::to_vec;
 use crate::{Error, Result};
 
-/// A streaming LSTM layer of one direction, with packed weights.
+/// A direction of an LSTM layer with packed weights.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
@@ -75,7 +76,8 @@ impl StreamingLstm {
     /// Packs a copy of the weights, which must be `f32`.
     ///
     /// # Errors
-    /// [`Error::Shape`] for another format than `f32` and 8-bit blocks; errors of candle.
+    /// [`Error::Shape`] for another format than `f32` and 8-bit blocks, and for numbers above 8e6
+    /// in blocks; errors of candle.
     pub(super) fn new(weights: &LstmWeights, format: NumberFormat) -> Result<Self> {
         let (_, hidden) = weights.recurrent.dims2()?;
         let input = pack_as(format, "weight_ih", &weights.input, &weights.bias)?;
@@ -200,8 +202,11 @@ impl StreamingLstm {
             for t in 0..length {
                 out[(first_rows[b] + t) * hidden..][..hidden].copy_from_slice(&state[offset(t)..][..hidden]);
             }
-            let last_frame = if is_reverse { 0 } else { length.saturating_sub(1) };
-            if let Some(last_offset) = (length > 0).then(|| offset(last_frame)) {
+            // A reversed direction has no next rows.
+            if is_reverse {
+                continue;
+            }
+            if let Some(last_offset) = length.checked_sub(1).map(offset) {
                 last_state.h.copy_from_slice(&state[last_offset..][..hidden]);
                 last_state.c.copy_from_slice(&cell[last_offset..][..hidden]);
             }

@@ -1,12 +1,14 @@
-//! `InferenceEncoder`: the trait of encoders with packed weights, without candle.
+//! `InferenceEncoder`: the trait of encoders with packed weights.
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use candle_nn::VarBuilder;
-use kernels::packed::QuantizedMatrix;
+use kernels::packed::{NumberFormat, QuantizedMatrix};
 
 use super::EncoderStream;
-use crate::{Parameters, Result};
+use crate::checkpoint_file::matrix_shape;
+use crate::quantized_weights::{is_encoder_matrix, quantize_weight};
+use crate::{Error, Parameters, Result};
 
 /// Encoder rows of several utterances, one after the other.
 #[derive(Debug, Clone, PartialEq)]
@@ -78,12 +80,29 @@ pub trait InferenceEncoder: Send + Sync {
     fn stream(self: Arc<Self>) -> Option<Arc<dyn EncoderStream>>;
 }
 
-/// Builds layers from the values of their parameters.
+/// Builds layers from the values of their parameters, in `f32`.
+///
+/// In q8, matrices have the numbers of their blocks, whether they were stored in blocks or not.
 pub(super) fn build_from_values<T>(
+    format: NumberFormat,
     read: &mut ReadTensor,
     make: impl Fn(VarBuilder<'static>) -> Result<T>,
 ) -> Result<T> {
     let (shapes, _) = Parameters::plan(&make)?;
-    let values = shapes.into_keys().map(|name| Ok((name.clone(), read(&name)?.into_f32())));
-    Ok(Parameters::from_values(values.collect::<Result<BTreeMap<_, _>>>()?, make)?.1)
+    let mut values = BTreeMap::new();
+    for (name, shape) in shapes {
+        let stored = read(&name)?;
+        let count = shape.iter().product::<usize>();
+        if stored.count() != count {
+            return Err(Error::shape(name, format!("{count} values"), stored.count().to_string()));
+        }
+        let numbers = match stored {
+            WeightValues::F32(numbers) if format == NumberFormat::Q8 && is_encoder_matrix(&name) => {
+                quantize_weight(&name, &numbers, matrix_shape(&shape).1)?.dequantize()
+            }
+            stored => stored.into_f32(),
+        };
+        values.insert(name, numbers);
+    }
+    Ok(Parameters::from_values(values, make)?.1)
 }

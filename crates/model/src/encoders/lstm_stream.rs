@@ -30,10 +30,10 @@ pub(super) struct LstmStream {
 const WAITING_ROWS: &str = "reduction.rows";
 
 impl LstmStream {
-    /// Creates the encoder; none for layers of two directions.
+    /// Creates the encoder; none for layers of two directions, or without layers.
     pub(super) fn new(encoder: Arc<PackedLstm>) -> Option<Self> {
         let PackedLstm { subsampling, layers, reduction } = &*encoder;
-        if layers.iter().any(|directions| directions.len() != 1) {
+        if layers.is_empty() || layers.iter().any(|directions| directions.len() != 1) {
             return None;
         }
         let part_names: Vec<[String; 2]> =

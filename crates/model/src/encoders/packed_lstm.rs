@@ -34,11 +34,12 @@ impl PackedLstm {
         read: &mut ReadTensor,
     ) -> Result<Self> {
         let subsampling =
-            build_from_values(read, |vb| config.build_subsampling(input_width, &vb.pp("encoder")))?;
+            build_from_values(format, read, |vb| config.build_subsampling(input_width, &vb.pp("encoder")))?;
         let mut layers = Vec::with_capacity(config.layers);
         for layer in 0..config.layers {
-            let lstm =
-                build_from_values(read, |vb| config.build_layer(layer, input_width, &vb.pp("encoder")))?;
+            let lstm = build_from_values(format, read, |vb| {
+                config.build_layer(layer, input_width, &vb.pp("encoder"))
+            })?;
             layers.push(lstm.pack(format)?);
         }
         let subsampling = subsampling.map(|subsampling| subsampling.stream()).transpose()?;
@@ -53,11 +54,6 @@ impl PackedLstm {
     /// Returns the width of a layer's output rows.
     fn layer_width(&self, layer: usize) -> usize {
         self.layers[layer].iter().map(StreamingLstm::width).sum()
-    }
-
-    /// Returns the rows of an utterance after a layer's time reduction.
-    fn reduced_rows(&self, layer: usize, rows: usize) -> usize {
-        self.reduction_before(layer).map_or(rows, |reduction| rows.div_ceil(reduction.factor))
     }
 }
 
@@ -110,23 +106,27 @@ impl InferenceEncoder for PackedLstm {
 
     fn bytes(&self, input_rows: &[usize]) -> usize {
         let mut lengths = input_rows.to_vec();
-        let mut peak = 0;
+        let mut subsampling_bytes = 0;
         if let Some(subsampling) = &self.subsampling {
-            peak = lengths.iter().map(|&frames| subsampling.bytes(frames)).max().unwrap_or(0);
+            subsampling_bytes = subsampling.bytes(&lengths);
             lengths.iter_mut().for_each(|length| *length = length.div_ceil(subsampling.factor()));
         }
-        let mut total = 0;
+        let mut largest_layer = 0;
         for (layer, directions) in self.layers.iter().enumerate() {
-            lengths.iter_mut().for_each(|length| *length = self.reduced_rows(layer, *length));
+            if let Some(reduction) = self.reduction_before(layer) {
+                lengths.iter_mut().for_each(|length| *length = length.div_ceil(reduction.factor));
+            }
+            let (inputs, hidden) = (directions[0].input(), directions[0].width());
+            // Input rows: of each utterance, together, packed, and in blocks.
+            let input_values = 4 * inputs;
+            // Of a direction: gates, cells and states.
+            let step_values = 6 * hidden;
+            // Results: of each direction, together, and of each utterance.
+            let result_values = 3 * self.layer_width(layer);
             let rows: usize = lengths.iter().sum();
-            let (inputs, hidden, width) =
-                (directions[0].input(), directions[0].width(), self.layer_width(layer));
-            // Rows of each utterance, all rows, packed rows and blocks; gates, cells and states;
-            // results of directions, together, and of each utterance.
-            let values = 4 * inputs + 6 * hidden + 3 * width;
-            total = total.max(rows * values * size_of::<f32>());
+            largest_layer = largest_layer.max(rows * (input_values + step_values + result_values));
         }
-        peak + total
+        subsampling_bytes + largest_layer * size_of::<f32>()
     }
 
     fn stream(self: Arc<Self>) -> Option<Arc<dyn EncoderStream>> {

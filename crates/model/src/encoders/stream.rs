@@ -11,8 +11,12 @@ use crate::{Error, Result};
 /// A streaming encoder, which depends on earlier rows only.
 ///
 /// Callers own the state of each utterance, and chunks of several utterances are encoded together.
-/// The encoder rows of an utterance have the bits of [`Encoder::forward`](super::Encoder::forward),
-/// however it is divided into chunks, and with any other utterances in the batch.
+/// In `f32`, and in 8-bit blocks for LSTM and Conformer, the rows of an utterance have the bits of
+/// [`InferenceEncoder::encode`], however it is divided into chunks, and with any other utterances
+/// in the batch. Those of LSTM and Conformer in `f32` have the bits of [`Encoder::forward`].
+///
+/// [`InferenceEncoder::encode`]: super::InferenceEncoder::encode
+/// [`Encoder::forward`]: super::Encoder::forward
 pub trait EncoderStream: Send + Sync {
     /// Returns the width D of input rows.
     fn input(&self) -> usize;

@@ -3,12 +3,13 @@ use candle_core::Tensor;
 use decoding::AffineLayer;
 use kernels::PackedRight;
 
-use super::stream::PartSizes;
-use super::{EncoderChunk, EncoderState};
+use super::EncoderChunk;
+use super::stream::{PartSizes, split_rows};
 use crate::Result;
 use layers::convolution::{ConvolutionShape, WindowPosition, flatten_weight};
 use layers::footprint::{self, Footprint};
 use layers::layer_norm::InferenceNorm;
+use layers::ragged::Ragged;
 use layers::tensors::to_vec;
 
 /// [`super::subsampling::Subsampling`] for streaming: packed weights, and states that callers own.
@@ -62,26 +63,34 @@ impl SubsamplingStream {
         self.layers.iter().map(|layer| layer.shape.stride).product()
     }
 
-    /// Returns the memory of [`Self::encode`] for an utterance.
-    pub(super) fn bytes(&self, frames: usize) -> usize {
-        let (mut rows, mut total) = (frames, Footprint::default());
+    /// Returns the memory of [`Self::encode`]; `frames` are those of each utterance.
+    pub(super) fn bytes(&self, frames: &[usize]) -> usize {
+        let (mut lengths, mut total) = (frames.to_vec(), Footprint::default());
         for StreamingConvolution { shape, .. } in &self.layers {
-            let input_frames = rows;
-            rows = rows.div_ceil(shape.stride);
-            let values = input_frames * shape.width() + 2 * rows * shape.width_out();
-            let layer = footprint::from_values(values, 0);
-            total = footprint::chain(total, footprint::chain(layer, shape.footprint(1, input_frames, rows)));
+            let inputs = lengths.iter().sum();
+            lengths.iter_mut().for_each(|length| *length = length.div_ceil(shape.stride));
+            let outputs: usize = lengths.iter().sum();
+            total = footprint::chain(total, shape.footprint(1, inputs, outputs));
+            // The frames before and after the layer.
+            let copies = inputs * shape.width() + 2 * outputs * shape.width_out();
+            total = footprint::chain(total, footprint::from_values(copies, 0));
         }
+        let rows: usize = lengths.iter().sum();
         footprint::peak_bytes(footprint::chain(total, footprint::from_values(2 * rows * self.width(), 0)))
     }
 
     /// Computes the rows of whole utterances.
     pub(super) fn encode(&self, utterances: &[&[f32]]) -> Vec<Vec<f32>> {
-        let mut states = vec![EncoderState::initial(&self.part_sizes()); utterances.len()];
-        let chunks = states.iter_mut().zip(utterances);
-        let mut chunks: Vec<EncoderChunk> =
-            chunks.map(|(state, rows)| EncoderChunk { state, rows, is_last: true }).collect();
-        self.step(&mut chunks)
+        let lengths: Vec<usize> = utterances.iter().map(|rows| rows.len() / self.input_width()).collect();
+        let (mut x, mut ragged) = (utterances.concat(), Ragged::new(&lengths));
+        for StreamingConvolution { shape, weight, bias, .. } in &self.layers {
+            let lengths: Vec<usize> = ragged.lengths().iter().map(|l| l.div_ceil(shape.stride)).collect();
+            let output_rows = Ragged::new(&lengths);
+            x = shape.forward_utterances(&x, [&*ragged, &*output_rows], weight, bias);
+            ragged = output_rows;
+        }
+        let rows = self.out.forward_rows(&self.norm.apply(&x));
+        split_rows(&rows, &ragged.lengths(), self.width())
     }
 
     /// Returns the allowed lengths of each part of a state.

@@ -86,4 +86,15 @@ fn other_encoders_have_no_packed_form() {
         Ok((EncoderKind::Lstm(lstm).build(model.config().input.width(), &encoder)?, predictor))
     });
     assert!(custom.unwrap().packed_encoder(NumberFormat::F32).unwrap().is_none());
+    // It may also have all parameters of the configuration, and others.
+    let lstm = LstmEncoderConfig { layers: 1, hidden: 8, ..LstmEncoderConfig::default() };
+    let plain = self::model(EncoderKind::Lstm(lstm.clone()));
+    let custom = Model::with_parts(plain.config(), LABELS, |encoder, predictor| {
+        let config = StatelessPredictorConfig { embedding: 4, context: 2, dropout: 0.0 };
+        let predictor = PredictorKind::Stateless(config).build(LABELS + 1, LABELS as u32, &predictor)?;
+        encoder.get(3, "additional")?;
+        Ok((EncoderKind::Lstm(lstm).build(plain.config().input.width(), &encoder)?, predictor))
+    });
+    assert!(plain.packed_encoder(NumberFormat::Q8).unwrap().is_some());
+    assert!(custom.unwrap().packed_encoder(NumberFormat::Q8).unwrap().is_none());
 }

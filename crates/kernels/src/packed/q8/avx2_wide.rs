@@ -1,13 +1,13 @@
-//! 8-bit products of many rows with AVX2: products of pairs of 16 bits, from memory.
+//! 8-bit products of many rows with AVX2: operands widened to 16 bits, columns read from memory.
 //!
-//! Both operands are widened to 16 bits first. The micro-kernel has 2 rows by 4 registers of
-//! columns, and a product reads its columns from memory: 18 instructions for 8 products of pairs
-//! and their sums, which use 2 of the 4 vector units each.
+//! The micro-kernel has 2 rows by 4 registers of columns: 18 instructions (2 broadcasts, 8
+//! products of pairs, 8 sums) for 128 multiply-adds. The widened rows of a part of the sum are
+//! allocated by each call: 68 bytes for each block of 32 steps.
 #![allow(unsafe_code)]
 use std::arch::x86_64::*;
 
 use super::avx2::add_scaled;
-use super::{BLOCK_STEPS, ColumnBlock, Operands, PANEL_COLUMNS, RowBlock, TileRow};
+use super::{BLOCK_STEPS, ColumnBlock, Operands, PANEL_COLUMNS, RowBlock, TileRow, with_sums};
 use crate::packed::OutputTile;
 use crate::simd::Avx2F16c;
 use crate::{Accumulate, ViewMut};
@@ -49,7 +49,8 @@ pub(super) fn product(_token: Avx2F16c, out: ViewMut<f32>, operands: Operands, a
 }
 
 #[target_feature(enable = "avx2,f16c")]
-fn product_of_parts(out: ViewMut<f32>, (left, right, count): Operands, accumulate: Accumulate) {
+fn product_of_parts(out: ViewMut<f32>, operands: Operands, accumulate: Accumulate) {
+    let Operands { left, right, count } = operands;
     let ViewMut { data, rows, cols, stride } = out;
     let mut wide_rows = Vec::with_capacity(rows * PART_BLOCKS.min(count));
     let mut wide_columns = [const { WideColumns { values: [0; _], scales: [0.0; _] } }; PART_BLOCKS];
@@ -68,42 +69,30 @@ fn product_of_parts(out: ViewMut<f32>, (left, right, count): Operands, accumulat
                 let out = &mut data[2 * index * stride + col..];
                 let (rows, cols) = (pair.len() / part.len(), PANEL_COLUMNS.min(cols - col));
                 let output = OutputTile { out, rows, cols, stride, accumulate };
-                match pair.split_at(part.len()) {
-                    (row, []) => with_rows(output, |[sums]| multiply_row(row, columns, sums)),
-                    (a, b) => with_rows(output, |sums| multiply_pair(a, b, columns, sums)),
-                }
+                // An odd last row is multiplied twice; the second result is not used.
+                let (a, b) = pair.split_at(part.len());
+                let b = if b.is_empty() { a } else { b };
+                with_two_rows(output, |sums| multiply_pair(a, b, columns, sums));
             }
         }
     }
 }
 
-/// Calls `multiply` with rows of the output.
+/// Calls `multiply` with two rows of the output.
 ///
-/// At the end of an operand these are copies, as there are fewer columns.
+/// At the end of an operand these are copies, as there are fewer rows or columns.
 #[inline(always)]
-fn with_rows<const M: usize>(output: OutputTile<f32>, multiply: impl FnOnce([&mut TileRow; M])) {
-    let OutputTile { out, cols, stride, accumulate, .. } = output;
-    let mut rows = out.chunks_mut(stride);
-    let mut rows = [(); M].map(|()| &mut rows.next().expect("a tile has M rows")[..cols]);
-    if accumulate == Accumulate::Replace {
+fn with_two_rows(output: OutputTile<f32>, multiply: impl FnOnce([&mut TileRow; 2])) {
+    if output.rows < 2 || output.cols < PANEL_COLUMNS {
+        return with_sums(output, |sums: &mut [TileRow; 2]| multiply(sums.each_mut()));
+    }
+    let (first, second) = output.out.split_at_mut(output.stride);
+    let rows = [first, second].map(|row| row.first_chunk_mut().expect("32 columns"));
+    let mut rows: [&mut TileRow; 2] = rows;
+    if output.accumulate == Accumulate::Replace {
         rows.iter_mut().for_each(|row| row.fill(0.0));
     }
-    if cols == PANEL_COLUMNS {
-        multiply(rows.map(|row| row.try_into().expect("32 columns")));
-        return;
-    }
-    let mut copies = [[0.0; PANEL_COLUMNS]; M];
-    copies.iter_mut().zip(&rows).for_each(|(copy, row)| copy[..cols].copy_from_slice(row));
-    multiply(copies.each_mut());
-    rows.iter_mut().zip(&copies).for_each(|(row, copy)| row.copy_from_slice(&copy[..cols]));
-}
-
-/// Adds the products of a row and 32 columns.
-#[target_feature(enable = "avx2")]
-fn multiply_row(row: &[WideRow], columns: &[WideColumns], sums: &mut TileRow) {
-    for (row, columns) in row.iter().zip(columns) {
-        add_block(sums, row_products(row, columns), row, columns);
-    }
+    multiply(rows);
 }
 
 /// Adds the products of two rows and 32 columns.
@@ -130,8 +119,8 @@ fn add_block(sums: &mut TileRow, products: [__m256i; REGISTERS], row: &WideRow, 
 
 /// Returns the exact sums of a block of two rows.
 ///
-/// The instructions are written out so that a product reads its columns from memory: compilers load
-/// them once for both rows, and reorder sums until registers are missing.
+/// Inline assembly keeps columns as memory operands: compilers load them once for both rows, and
+/// reorder the sums so that registers are spilled.
 #[target_feature(enable = "avx2")]
 fn pair_products(a: &WideRow, b: &WideRow, columns: &WideColumns) -> [[__m256i; REGISTERS]; 2] {
     let (a0, a1, a2, a3): (__m256i, __m256i, __m256i, __m256i);
@@ -179,23 +168,6 @@ fn pair_products(a: &WideRow, b: &WideRow, columns: &WideColumns) -> [[__m256i; 
         );
     }
     [[a0, a1, a2, a3], [b0, b1, b2, b3]]
-}
-
-/// Returns the exact sums of a block of a row.
-#[target_feature(enable = "avx2")]
-fn row_products(row: &WideRow, columns: &WideColumns) -> [__m256i; REGISTERS] {
-    let mut products = [_mm256_setzero_si256(); REGISTERS];
-    for (pair, values) in columns.values.chunks_exact(2 * PANEL_COLUMNS).enumerate() {
-        // SAFETY: reads pair `pair` of the row, and 4 registers of columns.
-        unsafe {
-            let steps = _mm256_set1_epi32(row.values.as_ptr().cast::<i32>().add(pair).read());
-            for (register, product) in products.iter_mut().enumerate() {
-                let values = _mm256_load_si256(values.as_ptr().cast::<__m256i>().add(register));
-                *product = _mm256_add_epi32(*product, _mm256_madd_epi16(steps, values));
-            }
-        }
-    }
-    products
 }
 
 #[target_feature(enable = "avx2")]

@@ -164,8 +164,9 @@ fn every_level_packs_the_same_rows() {
 
 #[test]
 fn nonfinite_rows_and_columns_give_nan() {
-    let (m, k, n) = (4, 70, 40);
-    for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+    let (k, n) = (70, 40);
+    let values = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY];
+    for (value, m) in values.into_iter().flat_map(|value| [(value, 4), (value, 35)]) {
         let (mut x, mut w) = (numbers(m * k, 6), numbers(n * k, 7));
         (x[k + 65], w[3 * k + 2]) = (value, value);
         for level in Int8::all() {

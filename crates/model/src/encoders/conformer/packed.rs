@@ -1,6 +1,6 @@
 //! `PackedConformer`: the Conformer encoder for inference, with packed weights.
 //!
-//! The linear layers of the layers are in `f32` or 8-bit blocks; the input layer, norms and
+//! Linear layers after the input layer are in `f32` or 8-bit blocks; the input layer, norms and
 //! depthwise convolutions are `f32`.
 use std::sync::Arc;
 
@@ -86,10 +86,11 @@ impl PackedConformer {
         read: &mut ReadTensor,
     ) -> Result<Self> {
         let input_layer =
-            build_from_values(read, |vb| InputLayer::new(config, input_width, &vb.pp("encoder")))?.pack()?;
+            build_from_values(format, read, |vb| InputLayer::new(config, input_width, &vb.pp("encoder")))?
+                .pack()?;
         let mut layers = Vec::with_capacity(config.layers);
         for index in 0..config.layers {
-            let layer = build_from_values(read, |vb| {
+            let layer = build_from_values(format, read, |vb| {
                 Ok(ConformerLayer::new(config, None, &vb.pp("encoder").pp("layers").pp(index))?)
             })?;
             layers.push(StreamingLayer::new(&layer, format)?);
@@ -133,15 +134,16 @@ impl InferenceEncoder for PackedConformer {
         let (input, lengths): (usize, Vec<usize>) = match &self.input_layer {
             PackedInputLayer::Linear(_) => (0, input_rows.to_vec()),
             PackedInputLayer::Subsampling(subsampling) => {
-                let bytes = input_rows.iter().map(|&frames| subsampling.bytes(frames)).max();
                 let rows = input_rows.iter().map(|frames| frames.div_ceil(subsampling.factor()));
-                (bytes.unwrap_or(0), rows.collect())
+                (subsampling.bytes(input_rows), rows.collect())
             }
         };
-        // x and its copies, the largest module, and rows in blocks: attention has q|k|v three times,
-        // as rows, with context and by heads.
         let rows: usize = lengths.iter().sum();
-        let values = rows * (20 * self.width + 3 * self.inner_width);
+        // Rows x, their sum with a module's result, and the rows in front of the layers: 3 W.
+        // Attention: norm, q|k|v, the same with context, rotated heads, results by heads and
+        // together, projection: 13 W. Feed-forward modules need norm, inner rows, SiLU, blocks and
+        // result: 2 W and 3 F.
+        let values = rows * (3 * self.width + (13 * self.width).max(2 * self.width + 3 * self.inner_width));
         let longest = lengths.iter().copied().max().unwrap_or(0);
         let scores = max_scores_in_memory(self.heads * lengths.len(), longest, self.chunks);
         input + (values + scores) * size_of::<f32>()
