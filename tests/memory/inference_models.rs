@@ -116,7 +116,8 @@ fn loading_needs_the_packed_weights_and_one_tensor() {
 #[test]
 fn encoding_in_blocks_needs_at_most_the_planned_bytes() {
     let _guard = exclusive();
-    for encoder in [CONFORMER, LSTM] {
+    let subsampled = "kind = \"lstm\"\nlayers = 2\nhidden = 256\n[encoder.subsampling]\nchannels = 32\n";
+    for encoder in [CONFORMER, LSTM, subsampled] {
         let model = Model::new(&model_config(encoder).1, 5).unwrap();
         let packed = model.packed_encoder(NumberFormat::Q8).unwrap().unwrap();
         for lengths in [vec![1], vec![900], vec![300; 16], vec![2000, 7, 40]] {

@@ -221,6 +221,13 @@ impl ConvolutionShape {
         out
     }
 
+    /// Returns the number of values of [`Self::forward_utterances`], with input and result.
+    pub fn inference_values(&self, input_frames: usize, output_frames: usize) -> usize {
+        let frames_in_tasks = output_frames.min(planned_threads() * FRAMES_PER_BLOCK);
+        let patches = frames_in_tasks * self.bins_out() * self.patch_len();
+        input_frames * self.width() + output_frames * self.width_out() + patches
+    }
+
     /// Returns the memory of the operation.
     ///
     /// Each utterance has `input_frames` frames, which become `output_frames`.

@@ -98,7 +98,9 @@ pub(super) fn build_from_values<T>(
         }
         let numbers = match stored {
             WeightValues::F32(numbers) if format == NumberFormat::Q8 && is_encoder_matrix(&name) => {
-                quantize_weight(&name, &numbers, matrix_shape(&shape).1)?.dequantize()
+                let matrix = quantize_weight(&name, &numbers, matrix_shape(&shape).1)?;
+                drop(numbers);
+                matrix.dequantize()
             }
             stored => stored.into_f32(),
         };

@@ -126,7 +126,7 @@ impl InferenceEncoder for PackedLstm {
             let rows: usize = lengths.iter().sum();
             largest_layer = largest_layer.max(rows * (input_values + step_values + result_values));
         }
-        subsampling_bytes + largest_layer * size_of::<f32>()
+        subsampling_bytes.max(largest_layer * size_of::<f32>())
     }
 
     fn stream(self: Arc<Self>) -> Option<Arc<dyn EncoderStream>> {

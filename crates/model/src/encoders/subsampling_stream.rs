@@ -7,7 +7,6 @@ use super::EncoderChunk;
 use super::stream::{PartSizes, split_rows};
 use crate::Result;
 use layers::convolution::{ConvolutionShape, WindowPosition, flatten_weight};
-use layers::footprint::{self, Footprint};
 use layers::layer_norm::InferenceNorm;
 use layers::ragged::Ragged;
 use layers::tensors::to_vec;
@@ -65,18 +64,18 @@ impl SubsamplingStream {
 
     /// Returns the memory of [`Self::encode`]; `frames` are those of each utterance.
     pub(super) fn bytes(&self, frames: &[usize]) -> usize {
-        let (mut lengths, mut total) = (frames.to_vec(), Footprint::default());
+        let (mut lengths, mut peak) = (frames.to_vec(), 0);
+        let mut frame_values = 0;
         for StreamingConvolution { shape, .. } in &self.layers {
             let inputs = lengths.iter().sum();
             lengths.iter_mut().for_each(|length| *length = length.div_ceil(shape.stride));
-            let outputs: usize = lengths.iter().sum();
-            total = footprint::chain(total, shape.footprint(1, inputs, outputs));
-            // The frames before and after the layer.
-            let copies = inputs * shape.width() + 2 * outputs * shape.width_out();
-            total = footprint::chain(total, footprint::from_values(copies, 0));
+            let outputs = lengths.iter().sum();
+            peak = peak.max(shape.inference_values(inputs, outputs));
+            frame_values = outputs * shape.width_out();
         }
-        let rows: usize = lengths.iter().sum();
-        footprint::peak_bytes(footprint::chain(total, footprint::from_values(2 * rows * self.width(), 0)))
+        // Frames before and after the norm, all rows, and the rows of each utterance.
+        let row_values = 2 * lengths.iter().sum::<usize>() * self.width();
+        peak.max(2 * frame_values + row_values) * size_of::<f32>()
     }
 
     /// Computes the rows of whole utterances.

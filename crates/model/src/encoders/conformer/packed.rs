@@ -146,7 +146,7 @@ impl InferenceEncoder for PackedConformer {
         let values = rows * (3 * self.width + (13 * self.width).max(2 * self.width + 3 * self.inner_width));
         let longest = lengths.iter().copied().max().unwrap_or(0);
         let scores = max_scores_in_memory(self.heads * lengths.len(), longest, self.chunks);
-        input + (values + scores) * size_of::<f32>()
+        input.max((values + scores) * size_of::<f32>())
     }
 
     fn stream(self: Arc<Self>) -> Option<Arc<dyn EncoderStream>> {
