@@ -1,4 +1,4 @@
-//! Memory of models for inference: reading copies no weights, encoding needs what is planned.
+//! Memory of models for inference: no copies of weights, and encoding within its plan.
 use std::path::Path;
 
 use panda::model::encoders::NumberFormat;
