@@ -172,7 +172,7 @@ impl Encoder for ConformerEncoder {
         let input_layer = self.input_layer.pack()?;
         let layers = self.layers.iter().map(|layer| StreamingLayer::new(layer, NumberFormat::F32));
         let layers = layers.collect::<Result<_>>()?;
-        Ok(Arc::new(PackedConformer::new(&self.config, input_layer, layers)).stream())
+        Ok(Arc::new(PackedConformer { config: self.config.clone(), input_layer, layers }).stream())
     }
 }
 

@@ -80,6 +80,21 @@ pub trait InferenceEncoder: Send + Sync {
     fn stream(self: Arc<Self>) -> Option<Arc<dyn EncoderStream>>;
 }
 
+/// Returns the number of rows of each utterance.
+///
+/// # Errors
+/// [`Error::Shape`] for a number of values that is not a multiple of `width`.
+pub(super) fn count_rows(utterances: &[&[f32]], width: usize) -> Result<Vec<usize>> {
+    let count = |(index, rows): (usize, &&[f32])| match rows.len().is_multiple_of(width) {
+        true => Ok(rows.len() / width),
+        false => {
+            let (expected, found) = (format!("rows of {width} values"), format!("{} values", rows.len()));
+            Err(Error::shape(format!("utterance {index}"), expected, found))
+        }
+    };
+    utterances.iter().enumerate().map(count).collect()
+}
+
 /// Builds layers from the values of their parameters, in `f32`.
 ///
 /// In q8, matrices have the numbers of their blocks, whether they were stored in blocks or not.

@@ -79,7 +79,7 @@ impl BuildEncoder for LstmEncoderConfig {
         read: &mut ReadTensor,
     ) -> Result<Option<Arc<dyn InferenceEncoder>>> {
         match format {
-            NumberFormat::Q8 => Ok(Some(Arc::new(PackedLstm::new(self, input_width, format, read)?))),
+            NumberFormat::Q8 => Ok(Some(Arc::new(PackedLstm::read(self, input_width, format, read)?))),
             _ => Ok(None),
         }
     }
@@ -207,8 +207,7 @@ impl Encoder for LstmEncoder {
         let layers = self.layers.iter().map(|layer| layer.pack(NumberFormat::F32));
         let layers = layers.collect::<layers::Result<Vec<_>>>()?;
         let subsampling = self.subsampling.as_ref().map(Subsampling::stream).transpose()?;
-        let reduction = self.config.time_reduction.clone();
-        Ok(Arc::new(PackedLstm { subsampling, layers, reduction }).stream())
+        Ok(Arc::new(PackedLstm { config: self.config.clone(), subsampling, layers }).stream())
     }
 }
 

@@ -32,7 +32,7 @@ const WAITING_ROWS: &str = "reduction.rows";
 impl LstmStream {
     /// Creates the encoder; none for layers of two directions, or without layers.
     pub(super) fn new(encoder: Arc<PackedLstm>) -> Option<Self> {
-        let PackedLstm { subsampling, layers, reduction } = &*encoder;
+        let PackedLstm { config, subsampling, layers } = &*encoder;
         if layers.is_empty() || layers.iter().any(|directions| directions.len() != 1) {
             return None;
         }
@@ -42,7 +42,7 @@ impl LstmStream {
         let mut part_sizes: PartSizes = layer_parts
             .flat_map(|(names, layer)| names.iter().map(|name| (name.clone(), vec![layer[0].width()])))
             .collect();
-        if let Some(reduction) = reduction {
+        if let Some(reduction) = &config.time_reduction {
             // `after_layer` is the index of the layer whose input rows are the concatenated ones.
             let width = layers[reduction.after_layer][0].input() / reduction.factor;
             part_sizes.insert(WAITING_ROWS.into(), (0..reduction.factor).map(|rows| rows * width).collect());
@@ -103,7 +103,7 @@ impl EncoderStream for LstmStream {
         };
         for layer in 0..self.encoder.layers.len() {
             // Concatenate rows; the rows of an incomplete group wait for the next chunk.
-            if self.encoder.reduction_before(layer).is_some() {
+            if self.encoder.config.reduction_before(layer).is_some() {
                 let width = self.encoder.layers[layer][0].input();
                 for (chunk, rows) in chunks.iter_mut().zip(&mut rows) {
                     let Some(waiting) = chunk.state.values.get_mut(WAITING_ROWS) else { continue };

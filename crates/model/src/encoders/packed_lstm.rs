@@ -7,27 +7,27 @@ use std::sync::Arc;
 use kernels::packed::NumberFormat;
 use layers::lstm::{LstmState, StreamingLstm};
 
-use super::inference_encoder::build_from_values;
+use super::inference_encoder::{build_from_values, count_rows};
 use super::lstm::LstmEncoderConfig;
 use super::lstm_stream::LstmStream;
 use super::subsampling_stream::SubsamplingStream;
-use super::{EncodedRows, EncoderStream, InferenceEncoder, ReadTensor, TimeReduction};
-use crate::{Error, Result};
+use super::{EncodedRows, EncoderStream, InferenceEncoder, ReadTensor};
+use crate::Result;
 
 /// [`super::LstmEncoder`] with packed weights.
 pub(super) struct PackedLstm {
+    pub(super) config: LstmEncoderConfig,
     pub(super) subsampling: Option<SubsamplingStream>,
     /// The directions of each layer: one or two.
     pub(super) layers: Vec<Vec<StreamingLstm>>,
-    pub(super) reduction: Option<TimeReduction>,
 }
 
 impl PackedLstm {
     /// Reads and packs the parameters of [`super::LstmEncoder`], one layer after another.
     ///
     /// # Errors
-    /// Those of `read`; [`Error::Shape`] for weights that cannot be quantized.
-    pub(super) fn new(
+    /// Those of `read`; [`crate::Error::Shape`] for weights that cannot be quantized.
+    pub(super) fn read(
         config: &LstmEncoderConfig,
         input_width: usize,
         format: NumberFormat,
@@ -43,12 +43,7 @@ impl PackedLstm {
             layers.push(lstm.pack(format)?);
         }
         let subsampling = subsampling.map(|subsampling| subsampling.stream()).transpose()?;
-        Ok(PackedLstm { subsampling, layers, reduction: config.time_reduction.clone() })
-    }
-
-    /// Returns the time reduction directly before a layer, if there is one.
-    pub(super) fn reduction_before(&self, layer: usize) -> Option<&TimeReduction> {
-        self.reduction.as_ref().filter(|reduction| reduction.is_before(layer))
+        Ok(PackedLstm { config: config.clone(), subsampling, layers })
     }
 
     /// Returns the width of a layer's output rows.
@@ -63,7 +58,7 @@ impl InferenceEncoder for PackedLstm {
             return subsampling.input_width();
         }
         let width = self.layers[0][0].input();
-        self.reduction_before(0).map_or(width, |reduction| width / reduction.factor)
+        self.config.reduction_before(0).map_or(width, |reduction| width / reduction.factor)
     }
 
     fn width(&self) -> usize {
@@ -71,37 +66,27 @@ impl InferenceEncoder for PackedLstm {
     }
 
     fn encode(&self, utterances: &[&[f32]]) -> Result<EncodedRows> {
-        let input_width = self.input_width();
-        if let Some(rows) = utterances.iter().find(|rows| !rows.len().is_multiple_of(input_width)) {
-            let expected = format!("rows of {input_width} values");
-            return Err(Error::shape("utterances", expected, format!("{} values", rows.len())));
-        }
-        let (mut rows, mut width) = match &self.subsampling {
-            Some(subsampling) => (subsampling.encode(utterances), subsampling.width()),
-            None => (utterances.iter().map(|rows| rows.to_vec()).collect(), input_width),
+        let lengths = count_rows(utterances, self.input_width())?;
+        let x = utterances.concat();
+        let EncodedRows { rows: mut x, mut lengths } = match &self.subsampling {
+            Some(subsampling) => subsampling.encode(x, &lengths),
+            None => EncodedRows { rows: x, lengths },
         };
         for (layer, directions) in self.layers.iter().enumerate() {
-            if let Some(reduction) = self.reduction_before(layer) {
-                width *= reduction.factor;
-                // Zeros complete the last row.
-                rows.iter_mut().for_each(|rows| rows.resize(rows.len().next_multiple_of(width), 0.0));
+            if let Some(reduction) = self.config.reduction_before(layer) {
+                x = complete_groups(&x, &mut lengths, directions[0].input(), reduction.factor);
             }
-            let lengths: Vec<usize> = rows.iter().map(|rows| rows.len() / width).collect();
-            let x = rows.concat();
             let mut states = vec![LstmState::new(directions[0].width()); lengths.len()];
             let forward = directions[0].forward(&x, &lengths, &mut states)?;
-            let out = match directions.get(1) {
+            x = match directions.get(1) {
                 None => forward,
                 Some(reversed) => {
                     let backward = reversed.forward_reversed(&x, &lengths)?;
                     concatenate([&forward, &backward], directions[0].width())
                 }
             };
-            width = self.layer_width(layer);
-            rows = super::stream::split_rows(&out, &lengths, width);
         }
-        let lengths = rows.iter().map(|rows| rows.len() / width).collect();
-        Ok(EncodedRows { rows: rows.concat(), lengths })
+        Ok(EncodedRows { rows: x, lengths })
     }
 
     fn bytes(&self, input_rows: &[usize]) -> usize {
@@ -113,16 +98,16 @@ impl InferenceEncoder for PackedLstm {
         }
         let mut largest_layer = 0;
         for (layer, directions) in self.layers.iter().enumerate() {
-            if let Some(reduction) = self.reduction_before(layer) {
+            if let Some(reduction) = self.config.reduction_before(layer) {
                 lengths.iter_mut().for_each(|length| *length = length.div_ceil(reduction.factor));
             }
             let (inputs, hidden) = (directions[0].input(), directions[0].width());
-            // Input rows: of each utterance, together, packed, and in blocks.
+            // Input rows: before and after a time reduction, packed, and in blocks.
             let input_values = 4 * inputs;
             // Of a direction: gates, cells and states.
             let step_values = 6 * hidden;
-            // Results: of each direction, together, and of each utterance.
-            let result_values = 3 * self.layer_width(layer);
+            // Results: of each direction, and together.
+            let result_values = 2 * self.layer_width(layer);
             let rows: usize = lengths.iter().sum();
             largest_layer = largest_layer.max(rows * (input_values + step_values + result_values));
         }
@@ -132,6 +117,21 @@ impl InferenceEncoder for PackedLstm {
     fn stream(self: Arc<Self>) -> Option<Arc<dyn EncoderStream>> {
         Some(Arc::new(LstmStream::new(self)?))
     }
+}
+
+/// Groups `factor` rows of each utterance; zeros complete the last group.
+///
+/// A group has `width` values. `lengths` become the numbers of groups.
+fn complete_groups(x: &[f32], lengths: &mut [usize], width: usize, factor: usize) -> Vec<f32> {
+    let (mut remaining, mut groups) = (x, Vec::with_capacity(x.len()));
+    for length in lengths {
+        let (rows, later) = remaining.split_at(*length * (width / factor));
+        remaining = later;
+        groups.extend_from_slice(rows);
+        *length = length.div_ceil(factor);
+        groups.resize(groups.len() - rows.len() + *length * width, 0.0);
+    }
+    groups
 }
 
 /// Concatenates corresponding rows of `width` values.

@@ -3,8 +3,8 @@ use candle_core::Tensor;
 use decoding::AffineLayer;
 use kernels::PackedRight;
 
-use super::EncoderChunk;
-use super::stream::{PartSizes, split_rows};
+use super::stream::PartSizes;
+use super::{EncodedRows, EncoderChunk};
 use crate::Result;
 use layers::convolution::{ConvolutionShape, WindowPosition, flatten_weight};
 use layers::layer_norm::InferenceNorm;
@@ -73,23 +73,23 @@ impl SubsamplingStream {
             peak = peak.max(shape.inference_values(inputs, outputs));
             frame_values = outputs * shape.width_out();
         }
-        // Frames before and after the norm, all rows, and the rows of each utterance.
-        let row_values = 2 * lengths.iter().sum::<usize>() * self.width();
+        // Frames before and after the norm, and the rows.
+        let row_values = lengths.iter().sum::<usize>() * self.width();
         peak.max(2 * frame_values + row_values) * size_of::<f32>()
     }
 
     /// Computes the rows of whole utterances.
-    pub(super) fn encode(&self, utterances: &[&[f32]]) -> Vec<Vec<f32>> {
-        let lengths: Vec<usize> = utterances.iter().map(|rows| rows.len() / self.input_width()).collect();
-        let (mut x, mut ragged) = (utterances.concat(), Ragged::new(&lengths));
+    ///
+    /// `x` are the frames of all utterances, `lengths` their numbers.
+    pub(super) fn encode(&self, mut x: Vec<f32>, lengths: &[usize]) -> EncodedRows {
+        let mut ragged = Ragged::new(lengths);
         for StreamingConvolution { shape, weight, bias, .. } in &self.layers {
             let lengths: Vec<usize> = ragged.lengths().iter().map(|l| l.div_ceil(shape.stride)).collect();
             let output_rows = Ragged::new(&lengths);
             x = shape.forward_utterances(&x, [&*ragged, &*output_rows], weight, bias);
             ragged = output_rows;
         }
-        let rows = self.out.forward_rows(&self.norm.apply(&x));
-        split_rows(&rows, &ragged.lengths(), self.width())
+        EncodedRows { rows: self.out.forward_rows(&self.norm.apply(&x)), lengths: ragged.lengths() }
     }
 
     /// Returns the allowed lengths of each part of a state.

@@ -12,7 +12,7 @@ use crate::packed::OutputTile;
 use crate::simd::Avx2F16c;
 use crate::{Accumulate, ViewMut};
 
-/// Smallest number of rows whose product makes up for the widening.
+/// Smallest number of rows for which the widening saves time.
 pub(super) const MIN_ROWS: usize = 32;
 /// Lanes of a register.
 const LANES: usize = 8;

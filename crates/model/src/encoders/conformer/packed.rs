@@ -5,29 +5,22 @@
 use std::sync::Arc;
 
 use decoding::AffineLayer;
-use layers::attention::{ChunkSizes, max_scores_in_memory};
+use layers::attention::max_scores_in_memory;
 
 use super::layer::ConformerLayer;
 use super::stream::ConformerStream;
 use super::streaming_layer::{LayerState, StreamingLayer};
 use super::{ConformerEncoderConfig, InputLayer};
-use crate::encoders::inference_encoder::build_from_values;
+use crate::Result;
+use crate::encoders::inference_encoder::{build_from_values, count_rows};
 use crate::encoders::subsampling_stream::SubsamplingStream;
 use crate::encoders::{EncodedRows, EncoderChunk, EncoderStream, InferenceEncoder, NumberFormat, ReadTensor};
-use crate::{Error, Result};
 
 /// [`super::ConformerEncoder`] with packed weights.
 pub(super) struct PackedConformer {
+    pub(super) config: ConformerEncoderConfig,
     pub(super) input_layer: PackedInputLayer,
     pub(super) layers: Vec<StreamingLayer>,
-    /// Width W of encoder rows.
-    pub(super) width: usize,
-    pub(super) chunks: Option<ChunkSizes>,
-    /// Taps of depthwise convolutions that apply to earlier frames.
-    pub(super) past_taps: usize,
-    /// Width F of the inner rows of a feed-forward module.
-    inner_width: usize,
-    heads: usize,
 }
 
 /// [`InputLayer`] with packed weights.
@@ -48,37 +41,19 @@ impl PackedInputLayer {
     }
 
     /// Computes the rows of whole utterances.
-    fn encode(&self, utterances: &[&[f32]]) -> Vec<Vec<f32>> {
+    fn encode(&self, x: Vec<f32>, lengths: Vec<usize>) -> EncodedRows {
         match self {
-            PackedInputLayer::Linear(linear) => {
-                utterances.iter().map(|rows| linear.forward_rows(rows)).collect()
-            }
-            PackedInputLayer::Subsampling(subsampling) => subsampling.encode(utterances),
+            PackedInputLayer::Linear(linear) => EncodedRows { rows: linear.forward_rows(&x), lengths },
+            PackedInputLayer::Subsampling(subsampling) => subsampling.encode(x, &lengths),
         }
     }
 }
 
 impl PackedConformer {
-    pub(super) fn new(
-        config: &ConformerEncoderConfig,
-        input_layer: PackedInputLayer,
-        layers: Vec<StreamingLayer>,
-    ) -> Self {
-        PackedConformer {
-            input_layer,
-            layers,
-            width: config.width,
-            chunks: config.attention.chunks(),
-            past_taps: config.past_taps(),
-            inner_width: config.feed_forward,
-            heads: config.heads,
-        }
-    }
-
     /// Reads and packs the parameters of [`super::ConformerEncoder`], one layer after another.
     ///
     /// # Errors
-    /// Those of `read`; [`Error::Shape`] for weights that cannot be quantized.
+    /// Those of `read`; [`crate::Error::Shape`] for weights that cannot be quantized.
     pub(super) fn read(
         config: &ConformerEncoderConfig,
         input_width: usize,
@@ -95,7 +70,7 @@ impl PackedConformer {
             })?;
             layers.push(StreamingLayer::new(&layer, format)?);
         }
-        Ok(Self::new(config, input_layer, layers))
+        Ok(PackedConformer { config: config.clone(), input_layer, layers })
     }
 }
 
@@ -108,18 +83,12 @@ impl InferenceEncoder for PackedConformer {
     }
 
     fn width(&self) -> usize {
-        self.width
+        self.config.width
     }
 
     fn encode(&self, utterances: &[&[f32]]) -> Result<EncodedRows> {
-        let input_width = self.input_width();
-        if let Some(rows) = utterances.iter().find(|rows| !rows.len().is_multiple_of(input_width)) {
-            let expected = format!("rows of {input_width} values");
-            return Err(Error::shape("utterances", expected, format!("{} values", rows.len())));
-        }
-        let rows = self.input_layer.encode(utterances);
-        let lengths: Vec<usize> = rows.iter().map(|rows| rows.len() / self.width).collect();
-        let mut x = rows.concat();
+        let lengths = count_rows(utterances, self.input_width())?;
+        let EncodedRows { rows: mut x, lengths } = self.input_layer.encode(utterances.concat(), lengths);
         for layer in &self.layers {
             // No earlier rows.
             let mut values = vec![[Vec::new(), Vec::new()]; lengths.len()];
@@ -139,13 +108,14 @@ impl InferenceEncoder for PackedConformer {
             }
         };
         let rows: usize = lengths.iter().sum();
+        let ConformerEncoderConfig { width, heads, feed_forward, .. } = self.config;
         // Rows x, their sum with a module's result, and the rows in front of the layers: 3 W.
         // Attention: norm, q|k|v, the same with context, rotated heads, results by heads and
         // together, projection: 13 W. Feed-forward modules need norm, inner rows, SiLU, blocks and
         // result: 2 W and 3 F.
-        let values = rows * (3 * self.width + (13 * self.width).max(2 * self.width + 3 * self.inner_width));
+        let values = rows * (3 * width + (13 * width).max(2 * width + 3 * feed_forward));
         let longest = lengths.iter().copied().max().unwrap_or(0);
-        let scores = max_scores_in_memory(self.heads * lengths.len(), longest, self.chunks);
+        let scores = max_scores_in_memory(heads * lengths.len(), longest, self.config.attention.chunks());
         input.max((values + scores) * size_of::<f32>())
     }
 

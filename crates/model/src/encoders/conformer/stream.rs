@@ -37,8 +37,8 @@ const WAITING_ROWS: &str = "waiting";
 impl ConformerStream {
     /// Creates the encoder; none without chunks of attention.
     pub(super) fn new(encoder: Arc<PackedConformer>) -> Option<Self> {
-        let ChunkSizes { chunk_rows, left_chunks } = encoder.chunks?;
-        let (width, past_taps) = (encoder.width, encoder.past_taps);
+        let ChunkSizes { chunk_rows, left_chunks } = encoder.config.attention.chunks()?;
+        let (width, past_taps) = (encoder.config.width, encoder.config.past_taps());
         let part_names: Vec<[String; 2]> = (0..encoder.layers.len())
             .map(|layer| ["keys", "tail"].map(|part| format!("layers.{layer}.{part}")))
             .collect();
@@ -62,7 +62,7 @@ impl EncoderStream for ConformerStream {
     }
 
     fn width(&self) -> usize {
-        self.encoder.width
+        self.encoder.config.width
     }
 
     fn start(&self) -> EncoderState {
@@ -75,7 +75,7 @@ impl EncoderStream for ConformerStream {
 
     fn step(&self, chunks: &mut [EncoderChunk]) -> Result<Vec<Vec<f32>>> {
         stream::check_chunks(self, chunks)?;
-        let width = self.encoder.width;
+        let width = self.encoder.config.width;
         let mut rows = self.encoder.input_layer.step(chunks);
 
         // Take complete chunks; the rows of an incomplete one wait.

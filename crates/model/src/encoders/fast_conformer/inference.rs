@@ -45,8 +45,9 @@ use workspace::{Workspace, WorkspacePool};
 use std::sync::Arc;
 
 use super::FastConformerEncoderConfig;
+use crate::Result;
+use crate::encoders::inference_encoder::count_rows;
 use crate::encoders::{EncodedRows, EncoderStream, InferenceEncoder, ReadTensor};
-use crate::{Error, Result};
 use layers::ragged::Ragged;
 
 /// Rows that a task of the subsampling computes.
@@ -72,7 +73,7 @@ impl PackedFastConformer {
     /// and one layer's largest weight.
     ///
     /// # Errors
-    /// Those of `read`; [`Error::Shape`] for a weight of another size.
+    /// Those of `read`; [`crate::Error::Shape`] for a weight of another size.
     pub fn new(
         config: &FastConformerEncoderConfig,
         input_width: usize,
@@ -113,16 +114,9 @@ impl PackedFastConformer {
     /// Encodes utterances of frames `[T, D]`.
     ///
     /// # Errors
-    /// [`Error::Shape`] for a number of values that is not a multiple of D.
+    /// [`crate::Error::Shape`] for a number of values that is not a multiple of D.
     pub fn encode(&self, utterances: &[&[f32]]) -> Result<EncodedRows> {
-        for (index, frames) in utterances.iter().enumerate() {
-            if !frames.len().is_multiple_of(self.input_width) {
-                let expected = format!("rows of {} values", self.input_width);
-                let count = format!("{} values", frames.len());
-                return Err(Error::shape(format!("utterance {index}"), expected, count));
-            }
-        }
-        let frame_counts = utterances.iter().map(|frames| frames.len() / self.input_width);
+        let frame_counts = count_rows(utterances, self.input_width)?.into_iter();
         let lengths: Vec<usize> =
             frame_counts.map(|frames| self.subsampling.config.output_len(frames)).collect();
         let ragged = Ragged::new(&lengths);
