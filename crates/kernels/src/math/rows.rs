@@ -1,5 +1,5 @@
 //! Portable functions of encoder rows: norm, activations, softmax, weighted sums.
-use super::{LANES, exp_one, fma, reduce_lanes, sigmoid_one};
+use super::{LANES, exp_one, fma, larger, reduce_lanes, sigmoid_one};
 
 /// As [`crate::silu`].
 #[inline(always)]
@@ -43,17 +43,30 @@ pub(crate) fn add_glu<const FUSED: bool>(out: &mut [f32], group: &[f32], bias: &
 /// As [`crate::add_exp`].
 #[inline(always)]
 pub(crate) fn add_exp<const FUSED: bool>(row: &mut [f32], addends: &[f32]) -> f32 {
-    let mut max = f32::NEG_INFINITY;
-    for (z, addend) in row.iter_mut().zip(addends) {
-        *z += addend;
-        max = if *z > max { *z } else { max };
-    }
-    let mut sums = [0.0; LANES];
-    for row in row.chunks_mut(LANES) {
-        for (z, sum) in row.iter_mut().zip(&mut sums) {
-            *z = exp_one::<FUSED>(*z - max);
-            *sum += *z;
+    let mut maxima = [f32::NEG_INFINITY; LANES];
+    let (chunks, rest) = row.as_chunks_mut::<LANES>();
+    let (addend_chunks, addend_rest) = addends.as_chunks::<LANES>();
+    for (z, addends) in chunks.iter_mut().zip(addend_chunks) {
+        for i in 0..LANES {
+            z[i] += addends[i];
+            maxima[i] = larger(maxima[i], z[i]);
         }
+    }
+    for ((z, addend), max) in rest.iter_mut().zip(addend_rest).zip(&mut maxima) {
+        *z += addend;
+        *max = larger(*max, *z);
+    }
+    let max = reduce_lanes(maxima, larger);
+    let mut sums = [0.0; LANES];
+    for z in chunks {
+        for i in 0..LANES {
+            z[i] = exp_one::<FUSED>(z[i] - max);
+            sums[i] += z[i];
+        }
+    }
+    for (z, sum) in rest.iter_mut().zip(&mut sums) {
+        *z = exp_one::<FUSED>(*z - max);
+        *sum += *z;
     }
     reduce_lanes(sums, |a, b| a + b)
 }
@@ -83,21 +96,30 @@ fn lane_sum(x: &[f32], f: impl Fn(f32) -> f32) -> f32 {
 /// As [`crate::weighted_sum`].
 #[inline(always)]
 pub(crate) fn weighted_sum<const FUSED: bool>(out: &mut [f32], bias: &[f32], taps: &[(&[f32], &[f32])]) {
-    for (offset, out) in (0..).step_by(LANES).zip(out.chunks_mut(LANES)) {
-        let count = out.len();
-        let mut sums = [0.0; LANES];
-        sums[..count].copy_from_slice(&bias[offset..][..count]);
+    let full_len = weighted_sum_of_blocks::<FUSED, { 4 * LANES }>(out, 0, bias, taps);
+    let full_len = weighted_sum_of_blocks::<FUSED, { LANES / 2 }>(out, full_len, bias, taps);
+    weighted_sum_of_blocks::<FUSED, 1>(out, full_len, bias, taps);
+}
+
+/// Computes blocks of N sums, which are in registers, from an element on; returns their end.
+#[inline(always)]
+fn weighted_sum_of_blocks<const FUSED: bool, const N: usize>(
+    out: &mut [f32],
+    first: usize,
+    bias: &[f32],
+    taps: &[(&[f32], &[f32])],
+) -> usize {
+    let block =
+        |values: &[f32], offset: usize| -> [f32; N] { *values[offset..].first_chunk().expect("N values") };
+    let mut offset = first;
+    for out in out[first..].as_chunks_mut::<N>().0 {
+        let mut sums = block(bias, offset);
         for (x, weight) in taps {
-            match (x[offset..].first_chunk::<LANES>(), weight[offset..].first_chunk::<LANES>()) {
-                (Some(x), Some(weight)) => {
-                    (0..LANES).for_each(|i| sums[i] = fma::<FUSED>(x[i], weight[i], sums[i]));
-                }
-                _ => {
-                    let pairs = x[offset..].iter().zip(&weight[offset..]);
-                    sums.iter_mut().zip(pairs).for_each(|(sum, (x, w))| *sum = fma::<FUSED>(*x, *w, *sum));
-                }
-            }
+            let (x, weight) = (block(x, offset), block(weight, offset));
+            (0..N).for_each(|i| sums[i] = fma::<FUSED>(x[i], weight[i], sums[i]));
         }
-        out.copy_from_slice(&sums[..count]);
+        *out = sums;
+        offset += N;
     }
+    offset
 }
