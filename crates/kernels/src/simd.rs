@@ -38,8 +38,10 @@ pub(crate) struct Avx2F16c(());
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AvxVnni(Avx2F16c);
 
-/// Token for [`Avx512Bf16`] and bf16 tile registers that this process may use.
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+/// Token for tile registers of bf16 and 8-bit numbers that this process may use.
+///
+/// Includes [`Avx512Bf16`] and [`Avx512Vnni`].
+#[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Debug)]
 pub struct Amx(());
 
@@ -64,7 +66,7 @@ pub enum Bf16 {
     Avx2(Avx2Fma),
     #[cfg(target_arch = "x86_64")]
     Avx512(Avx512Bf16),
-    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    #[cfg(target_arch = "x86_64")]
     Amx(Amx, Avx512Bf16),
 }
 
@@ -79,6 +81,9 @@ pub(crate) enum Int8 {
     AvxVnni(AvxVnni),
     #[cfg(target_arch = "x86_64")]
     Avx512(Avx512Vnni),
+    /// Few rows have the products of AVX-512.
+    #[cfg(target_arch = "x86_64")]
+    Amx(Amx, Avx512Vnni),
 }
 
 /// Tokens of all detected instruction sets.
@@ -96,7 +101,7 @@ struct CpuFeatures {
     avx2_f16c: Option<Avx2F16c>,
     #[cfg(target_arch = "x86_64")]
     avx_vnni: Option<AvxVnni>,
-    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    #[cfg(target_arch = "x86_64")]
     amx: Option<Amx>,
 }
 
@@ -142,30 +147,31 @@ fn detect() -> CpuFeatures {
         && is_x86_feature_detected!("avx512dq")
         && is_x86_feature_detected!("avx512bw");
     let bf16 = (has_avx512 && is_x86_feature_detected!("avx512bf16")).then_some(Avx512Bf16(()));
+    let vnni = (has_avx512 && is_x86_feature_detected!("avx512vnni")).then_some(Avx512Vnni(()));
     let avx2_f16c = (avx2.is_some() && is_x86_feature_detected!("f16c")).then_some(Avx2F16c(()));
     CpuFeatures {
         avx2,
         avx512: has_avx512.then_some(Avx512(())),
         bf16,
-        vnni: (has_avx512 && is_x86_feature_detected!("avx512vnni")).then_some(Avx512Vnni(())),
+        vnni,
         avx2_f16c,
         avx_vnni: avx2_f16c.filter(|_| is_x86_feature_detected!("avxvnni")).map(AvxVnni),
-        #[cfg(target_os = "linux")]
-        amx: (bf16.is_some() && request_amx()).then_some(Amx(())),
+        amx: (bf16.is_some() && vnni.is_some() && request_amx()).then_some(Amx(())),
     }
 }
 
-/// Returns whether this process may use bf16 tiles.
+/// Returns whether this process may use tiles of bf16 and 8-bit numbers.
 ///
 /// The CPU must have them, and the system must permit their larger register state.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 fn request_amx() -> bool {
-    const BF16_AND_TILE: u32 = 1 << 22 | 1 << 24;
+    /// Bits of bf16 products, tiles and 8-bit products.
+    const TILES: u32 = 1 << 22 | 1 << 24 | 1 << 25;
     const SYSTEM_CALL_ARCH_PRCTL: i64 = 158;
     const ARCH_REQ_XCOMP_PERM: u64 = 0x1023;
     const TILE_DATA: u64 = 18;
     let features = std::arch::x86_64::__cpuid_count(7, 0).edx;
-    if features & BF16_AND_TILE != BF16_AND_TILE {
+    if features & TILES != TILES {
         return false;
     }
     let status: i64;
@@ -175,6 +181,12 @@ fn request_amx() -> bool {
             in("rsi") TILE_DATA, out("rcx") _, out("r11") _, options(nostack));
     }
     status == 0
+}
+
+/// Returns false: only Linux permits the registers on request.
+#[cfg(all(target_arch = "x86_64", not(target_os = "linux")))]
+fn request_amx() -> bool {
+    false
 }
 
 impl SimdLevel {
@@ -230,6 +242,7 @@ impl Int8 {
     pub(crate) fn best() -> Self {
         #[cfg(target_arch = "x86_64")]
         match features() {
+            CpuFeatures { amx: Some(amx), vnni: Some(vnni), .. } => return Self::Amx(*amx, *vnni),
             CpuFeatures { vnni: Some(token), .. } => return Self::Avx512(*token),
             CpuFeatures { avx_vnni: Some(token), .. } => return Self::AvxVnni(*token),
             CpuFeatures { avx2_f16c: Some(token), .. } => return Self::Avx2(*token),
@@ -247,9 +260,10 @@ impl Int8 {
             all.extend(features().avx2_f16c.map(Self::Avx2));
             all.extend(features().avx_vnni.map(Self::AvxVnni));
             all.extend(features().vnni.map(Self::Avx512));
+            all.extend(features().amx.zip(features().vnni).map(|(amx, vnni)| Self::Amx(amx, vnni)));
         }
-        if all.len() < 4 {
-            println!("skipped: no AVX2, AVX-VNNI or AVX-512 VNNI on this machine; tested: {all:?}");
+        if all.len() < 5 {
+            println!("skipped: no AVX2, AVX-VNNI, AVX-512 VNNI or AMX on this machine; tested: {all:?}");
         }
         all
     }
@@ -261,7 +275,6 @@ impl Bf16 {
     pub fn best() -> Self {
         #[cfg(target_arch = "x86_64")]
         if let Some(bf16) = features().bf16 {
-            #[cfg(target_os = "linux")]
             if let Some(token) = features().amx {
                 return Self::Amx(token, bf16);
             }
@@ -282,7 +295,6 @@ impl Bf16 {
         {
             all.extend(features().avx2.map(Self::Avx2));
             all.extend(features().bf16.map(Self::Avx512));
-            #[cfg(target_os = "linux")]
             all.extend(features().amx.zip(features().bf16).map(|(amx, bf16)| Self::Amx(amx, bf16)));
         }
         if all.len() < 4 {

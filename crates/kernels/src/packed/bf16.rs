@@ -13,7 +13,7 @@
 //! and padding is 0. Products use AMX tiles or AVX-512 BF16 if available, AVX2 on numbers expanded
 //! to `f32` otherwise, and plain loops elsewhere; they differ in the rounding of `f32` sums.
 //! Denormal numbers are 0 everywhere.
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#[cfg(target_arch = "x86_64")]
 mod amx;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -105,7 +105,7 @@ pub fn is_native() -> bool {
         Bf16::Avx2(_) => false,
         #[cfg(target_arch = "x86_64")]
         Bf16::Avx512(_) => true,
-        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        #[cfg(target_arch = "x86_64")]
         Bf16::Amx(..) => true,
     }
 }
@@ -124,7 +124,7 @@ pub(crate) fn pack_tile_f32(
         Bf16::Avx2(_) => pack_tile(source, position, operand, tile),
         #[cfg(target_arch = "x86_64")]
         Bf16::Avx512(token) => pack_avx512::pack_tile(token, source, position, operand, tile),
-        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        #[cfg(target_arch = "x86_64")]
         Bf16::Amx(_, token) => pack_avx512::pack_tile(token, source, position, operand, tile),
     }
 }
@@ -169,7 +169,7 @@ pub(crate) fn product_f32(
             let block_tiles = block_tiles(step_tiles, order);
             avx512::product(token, out, [left, right], (step_tiles, block_tiles), accumulate);
         }
-        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        #[cfg(target_arch = "x86_64")]
         Bf16::Amx(token, _) => amx::product(token, out, left, right, step_tiles, accumulate),
     }
 }
@@ -233,9 +233,9 @@ fn to_bf16<F: Real>(value: F) -> u16 {
 
 /// Returns whether the CPU has AMX tiles for bf16.
 pub fn has_tiles() -> bool {
-    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    #[cfg(target_arch = "x86_64")]
     return matches!(Bf16::best(), Bf16::Amx(..));
-    #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+    #[cfg(not(target_arch = "x86_64"))]
     return false;
 }
 

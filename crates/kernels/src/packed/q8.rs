@@ -25,9 +25,11 @@
 //! left   rows, each in blocks of 32 integers, scale, and -128 Σ q
 //! right  micro-panels of 32 columns, each in blocks: integers [32 / e][32][e], f16 scales [32]
 //! ```
-//! e: steps that one instruction combines, 4 with 8-bit dot products and 2 elsewhere. These dot
-//! products multiply by unsigned integers: then the right operand contains r + 128, and the sums
-//! begin at -128 Σ q.
+//! e: steps that one instruction combines, 4 with 8-bit dot products and tiles (AMX), 2 elsewhere.
+//! Those multiply by unsigned integers: then the right operand contains r + 128, and -128 Σ q is
+//! added to the sums.
+#[cfg(target_arch = "x86_64")]
+mod amx;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
@@ -107,7 +109,7 @@ fn has_offset(level: Int8) -> bool {
         #[cfg(target_arch = "x86_64")]
         Int8::Avx2(_) => false,
         #[cfg(target_arch = "x86_64")]
-        Int8::AvxVnni(_) | Int8::Avx512(_) => true,
+        Int8::AvxVnni(_) | Int8::Avx512(_) | Int8::Amx(..) => true,
     }
 }
 
@@ -146,7 +148,7 @@ fn pack_values(level: Int8, values: &[f32], blocks: &mut [RowBlock]) {
         #[cfg(target_arch = "x86_64")]
         Int8::AvxVnni(token) => avx2::pack_values(token.avx2(), values, blocks),
         #[cfg(target_arch = "x86_64")]
-        Int8::Avx512(token) => avx512::pack_values(token, values, blocks),
+        Int8::Avx512(token) | Int8::Amx(_, token) => avx512::pack_values(token, values, blocks),
     }
 }
 
@@ -243,7 +245,11 @@ pub(super) fn product(
             });
         }
         #[cfg(target_arch = "x86_64")]
-        Int8::Avx512(token) => {
+        Int8::Amx(amx, vnni) if out.rows >= amx::MIN_ROWS => {
+            amx::product((vnni, amx), out, operands, accumulate);
+        }
+        #[cfg(target_arch = "x86_64")]
+        Int8::Avx512(token) | Int8::Amx(_, token) => {
             product_of_tiles(out, operands, avx512::ROWS, accumulate, |rows, columns, output| {
                 avx512::multiply(token, rows, columns, output);
             });

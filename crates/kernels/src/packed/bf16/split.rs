@@ -6,7 +6,7 @@
 //! ```
 //! An operand has the layout of [`super`], with two tiles, high and low, in the place of each. With
 //! AMX tiles, these three products are about twice as fast as one of `f32`.
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#[cfg(target_arch = "x86_64")]
 use super::amx;
 #[cfg(target_arch = "x86_64")]
 use super::pack_avx512;
@@ -88,7 +88,7 @@ pub(crate) fn pack_split_tile_f32(
         Bf16::Avx2(_) => pack_split_tile(source, position, operand, tiles),
         #[cfg(target_arch = "x86_64")]
         Bf16::Avx512(token) => pack_avx512::pack_split_tile(token, source, position, operand, tiles),
-        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        #[cfg(target_arch = "x86_64")]
         Bf16::Amx(_, token) => pack_avx512::pack_split_tile(token, source, position, operand, tiles),
     }
 }
@@ -103,7 +103,7 @@ pub(crate) fn product_f32(
     accumulate: Accumulate,
 ) {
     match level {
-        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        #[cfg(target_arch = "x86_64")]
         Bf16::Amx(token, _) => amx::split_product(token, out, left, right, step_tiles, accumulate),
         _ => product_plain(out, left, right, step_tiles, accumulate),
     }
