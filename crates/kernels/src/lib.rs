@@ -27,7 +27,7 @@
 //! Start with [`View`], [`Real`] and [`ScratchReq`], then read [`product()`] and [`par_for`].
 //!
 //! Instruction sets are detected once (`simd.rs`); functions that need one take a token that only
-//! detection creates. `PANDA_MACHINE=avx2` or `portable` disables wider instructions.
+//! detection creates. `PANDA_MACHINE=avx512`, `avx2` or `portable` disables wider ones.
 //!
 //! ```
 //! use kernels::{Accumulate, View, ViewMut, product};

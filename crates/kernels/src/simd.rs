@@ -3,8 +3,8 @@
 //! Only detection creates a token such as [`Avx512`]. A safe function that calls code compiled for
 //! an instruction set takes the token of that set, so its availability is guaranteed by type.
 //!
-//! `PANDA_MACHINE=portable` or `avx2` in the environment disables wider instructions, to reproduce
-//! the results of another machine.
+//! `PANDA_MACHINE=portable`, `avx2` or `avx512` in the environment disables wider instructions, to
+//! reproduce the results of another machine; `avx512` disables AMX.
 #![allow(unsafe_code)]
 use std::{env, sync::OnceLock};
 
@@ -38,9 +38,9 @@ pub(crate) struct Avx2F16c(());
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AvxVnni(Avx2F16c);
 
-/// Token for tile registers of bf16 and 8-bit numbers that this process may use.
+/// Token for tile registers of bf16 and 8-bit numbers.
 ///
-/// Includes [`Avx512Bf16`] and [`Avx512Vnni`].
+/// The system permits this process to use them. Includes [`Avx512Bf16`] and [`Avx512Vnni`].
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Debug)]
 pub struct Amx(());
@@ -123,8 +123,8 @@ fn simd_override() -> Option<String> {
 /// An unknown value.
 pub fn check_simd_override() -> Result<(), String> {
     match simd_override().as_deref() {
-        None | Some("portable" | "avx2") => Ok(()),
-        Some(other) => Err(format!("PANDA_MACHINE: expected portable or avx2, found {other:?}")),
+        None | Some("portable" | "avx2" | "avx512") => Ok(()),
+        Some(other) => Err(format!("PANDA_MACHINE: expected portable, avx2 or avx512, found {other:?}")),
     }
 }
 
@@ -156,7 +156,8 @@ fn detect() -> CpuFeatures {
         vnni,
         avx2_f16c,
         avx_vnni: avx2_f16c.filter(|_| is_x86_feature_detected!("avxvnni")).map(AvxVnni),
-        amx: (bf16.is_some() && vnni.is_some() && request_amx()).then_some(Amx(())),
+        amx: (bf16.is_some() && vnni.is_some() && limit.as_deref() != Some("avx512") && request_amx())
+            .then_some(Amx(())),
     }
 }
 

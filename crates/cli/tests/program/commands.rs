@@ -267,7 +267,7 @@ fn panda_machine_limits_instructions_or_is_an_error() {
     }
     let (code, _, err) = run("sse");
     assert_eq!(code, Some(2));
-    assert!(err.contains("PANDA_MACHINE: expected portable or avx2, found \"sse\""), "{err}");
+    assert!(err.contains("PANDA_MACHINE: expected portable, avx2 or avx512, found \"sse\""), "{err}");
 }
 
 #[test]

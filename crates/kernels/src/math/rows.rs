@@ -101,7 +101,9 @@ pub(crate) fn weighted_sum<const FUSED: bool>(out: &mut [f32], bias: &[f32], tap
     weighted_sum_of_blocks::<FUSED, 1>(out, full_len, bias, taps);
 }
 
-/// Computes blocks of N sums, which are in registers, from an element on; returns their end.
+/// Computes blocks of N sums from an element on; returns the end of the last.
+///
+/// With AVX2, the sums are in registers.
 #[inline(always)]
 fn weighted_sum_of_blocks<const FUSED: bool, const N: usize>(
     out: &mut [f32],

@@ -53,7 +53,7 @@ use crate::{Accumulate, ViewMut, simd::Int8};
 pub(super) const BLOCK_STEPS: usize = 32;
 /// Columns of a micro-panel.
 pub(super) const PANEL_COLUMNS: usize = 32;
-/// Largest number of rows of a micro-kernel.
+/// Largest number of rows of a micro-kernel with vectors; rows are divided at multiples of it.
 pub(super) const MAX_ROWS: usize = 6;
 
 /// 32 steps of a left row.

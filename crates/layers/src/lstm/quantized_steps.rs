@@ -17,7 +17,7 @@ use crate::{Error, Result};
 const UNITS_PER_TASK: usize = 4 * UNITS_PER_STRIP;
 /// Columns of a task.
 const COLUMNS_PER_TASK: usize = GATES * UNITS_PER_TASK;
-/// Utterances of a task, at most: a multiple of the rows of every micro-kernel.
+/// Utterances of a task, at most: a multiple of the rows of micro-kernels with vectors.
 const ROWS_PER_TASK: usize = 12;
 
 /// A recurrent weight in 8-bit blocks.

@@ -1,12 +1,12 @@
 //! 8-bit products of many rows with AMX, the tile registers of recent Intel CPUs.
 //!
-//! Four registers hold the exact sums of a block of 32 steps for up to 32 rows by 32 columns; they
-//! are stored, and AVX-512 adds them times their scales. The tile instructions of the next block
-//! come before these additions, because the two do not depend on each other.
+//! Four registers hold the exact sums of a block of 32 steps for up to 32 rows by 32 columns. Those
+//! of a few blocks are stored, and AVX-512 adds them times their scales.
 #![allow(unsafe_code)]
 use std::arch::{asm, x86_64::*};
 
-use super::{BLOCK_STEPS, Blocks, ColumnBlock, Operands, PANEL_COLUMNS, RowBlock, TileRow, with_sums};
+use super::{BLOCK_STEPS, Blocks, ColumnBlock, Operands, PANEL_COLUMNS, RowBlock};
+use crate::avx512::lane_mask;
 use crate::packed::OutputTile;
 use crate::simd::{Amx, Avx512Vnni};
 use crate::{Accumulate, ViewMut};
@@ -15,11 +15,15 @@ use crate::{Accumulate, ViewMut};
 pub(super) const MIN_ROWS: usize = 16;
 /// Rows of a group, at most: two tiles.
 const GROUP_ROWS: usize = 32;
+/// Blocks of a part of the sum: the output is read and written once for each part.
+const PART_BLOCKS: usize = 4;
 /// Lanes of a register of AVX-512.
 const LANES: usize = 16;
+/// Registers of a row of sums.
+const REGISTERS: usize = PANEL_COLUMNS / LANES;
 /// Bytes of a row of sums in a tile.
 const TILE_ROW_BYTES: usize = 64;
-/// Steps of a group in [`ColumnBlock`], a row of a tile of columns.
+/// Steps of a row of a tile of columns.
 const GROUP_STEPS: usize = 4;
 
 /// Configuration of the registers.
@@ -62,7 +66,8 @@ struct Products([[i32; PANEL_COLUMNS]; GROUP_ROWS]);
 ///
 /// ```text
 /// for rows I of at most 32, in groups of nearly equal size:
-///   for columns J of 32:  out[I, J] (=|+=) left[I] · right[J]
+///   for columns J of 32:
+///     for blocks P of 4:  out[I, J] (=|+=) left[I, P] · right[P, J]
 /// ```
 /// No called function uses the tile registers. After a panic they stay configured, and the next
 /// call configures them again.
@@ -74,51 +79,34 @@ pub(super) fn product(
 ) {
     let ViewMut { data, rows, cols, stride } = out;
     assert!(rows >= MIN_ROWS, "8-bit tiles: {rows} rows");
+    let mut products = [const { Products([[0; PANEL_COLUMNS]; GROUP_ROWS]) }; PART_BLOCKS];
     let groups = rows.div_ceil(GROUP_ROWS);
     for group in 0..groups {
-        let (first, end) = (group * rows / groups, (group + 1) * rows / groups);
-        let upper = (end - first).div_ceil(2);
-        let config = TileConfig::new(upper, end - first - upper);
+        let (first_row, end_row) = (group * rows / groups, (group + 1) * rows / groups);
+        let group_rows = end_row - first_row;
+        let upper = group_rows.div_ceil(2);
+        let config = TileConfig::new(upper, group_rows - upper);
         // SAFETY: the token proves that the registers are there; both tiles have 1 to 16 rows.
         unsafe { asm!("ldtilecfg [{}]", in(reg) &config, options(nostack, readonly)) };
-        let rows = Blocks { blocks: &left.blocks[first * left.stride..], stride: left.stride };
         for col in (0..cols).step_by(PANEL_COLUMNS) {
-            let columns = right.first(col / PANEL_COLUMNS, count);
-            let (out, cols) = (&mut data[first * stride + col..], PANEL_COLUMNS.min(cols - col));
-            let output = OutputTile { out, rows: end - first, cols, stride, accumulate };
-            with_sums(output, |sums: &mut [TileRow; GROUP_ROWS]| {
-                // SAFETY: the tokens prove the features, and the registers are configured.
-                unsafe { multiply_group(rows, upper, columns, &mut sums[..end - first]) };
-            });
+            let panel = right.first(col / PANEL_COLUMNS, count);
+            let (out, cols) = (&mut data[first_row * stride + col..], PANEL_COLUMNS.min(cols - col));
+            for (part, columns) in panel.chunks(PART_BLOCKS).enumerate() {
+                let first = first_row * left.stride + part * PART_BLOCKS;
+                let rows = Blocks { blocks: &left.blocks[first..], stride: left.stride };
+                for (index, (columns, products)) in columns.iter().zip(&mut products).enumerate() {
+                    // SAFETY: the registers are configured for these rows.
+                    unsafe { multiply_block(rows, index, (upper, group_rows), columns, products) };
+                }
+                let accumulate = if part == 0 { accumulate } else { Accumulate::Add };
+                let output = OutputTile { out: &mut *out, rows: group_rows, cols, stride, accumulate };
+                // SAFETY: the token proves the features.
+                unsafe { add_part(&products, rows, columns, output) };
+            }
         }
     }
     // SAFETY: releases the registers; their contents are not needed any more.
     unsafe { asm!("tilerelease", options(nostack, nomem)) };
-}
-
-/// Adds the products of a group of rows, one for each row of `sums`, and 32 columns.
-///
-/// # Safety
-/// The registers must be configured for `upper` and the other rows.
-#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx512vnni")]
-unsafe fn multiply_group(
-    rows: Blocks<RowBlock>,
-    upper: usize,
-    columns: &[ColumnBlock],
-    sums: &mut [TileRow],
-) {
-    let mut products = [const { Products([[0; PANEL_COLUMNS]; GROUP_ROWS]) }; 2];
-    for index in 0..=columns.len() {
-        let [even, odd] = &mut products;
-        let (next, last) = if index.is_multiple_of(2) { (even, odd) } else { (odd, even) };
-        if let Some(columns) = columns.get(index) {
-            // SAFETY: the caller guarantees the configuration.
-            unsafe { multiply_block(rows, (index, upper), sums.len(), columns, next) };
-        }
-        if index > 0 {
-            add_block(last, rows, index - 1, &columns[index - 1], sums);
-        }
-    }
 }
 
 /// Computes the exact sums of a block, of unsigned columns.
@@ -127,8 +115,8 @@ unsafe fn multiply_group(
 /// The registers must be configured for `upper` and `count - upper` rows.
 unsafe fn multiply_block(
     rows: Blocks<RowBlock>,
-    (block, upper): (usize, usize),
-    count: usize,
+    block: usize,
+    (upper, count): (usize, usize),
     columns: &ColumnBlock,
     products: &mut Products,
 ) {
@@ -171,31 +159,40 @@ unsafe fn multiply_block(
     }
 }
 
-/// Adds the sums of a block times their scales.
+/// Adds sums of blocks, times their scales, to the output.
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx512vnni")]
-fn add_block(
-    products: &Products,
-    rows: Blocks<RowBlock>,
-    block: usize,
-    columns: &ColumnBlock,
-    sums: &mut [TileRow],
-) {
-    // SAFETY: 16 scales of each half.
-    let scales: [__m512; PANEL_COLUMNS / LANES] = std::array::from_fn(|half| unsafe {
-        _mm512_cvtph_ps(_mm256_load_si256(columns.scales.as_ptr().add(half * LANES).cast()))
-    });
-    for (row, (sums, products)) in sums.iter_mut().zip(&products.0).enumerate() {
-        let row = &rows.blocks[row * rows.stride + block];
-        let (row_scale, offset) = (_mm512_set1_ps(row.scale), _mm512_set1_epi32(row.offset));
-        let halves = sums.chunks_exact_mut(LANES).zip(products.chunks_exact(LANES));
-        for ((sums, products), scales) in halves.zip(scales) {
-            // SAFETY: chunks of 16 elements.
-            unsafe {
-                let products = _mm512_add_epi32(_mm512_loadu_si512(products.as_ptr().cast()), offset);
-                let scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(products), _mm512_mul_ps(row_scale, scales));
-                let sum = _mm512_add_ps(_mm512_loadu_ps(sums.as_ptr()), scaled);
-                _mm512_storeu_ps(sums.as_mut_ptr(), sum);
+fn add_part(products: &[Products], rows: Blocks<RowBlock>, columns: &[ColumnBlock], output: OutputTile<f32>) {
+    let OutputTile { out, rows: count, cols, stride, accumulate } = output;
+    let mut scales = [[_mm512_setzero_ps(); REGISTERS]; PART_BLOCKS];
+    for (scales, block) in scales.iter_mut().zip(columns) {
+        for (register, scales) in scales.iter_mut().enumerate() {
+            // SAFETY: there are as many scales as columns.
+            *scales = unsafe {
+                _mm512_cvtph_ps(_mm256_load_si256(block.scales.as_ptr().add(register * LANES).cast()))
+            };
+        }
+    }
+    for row in 0..count {
+        let blocks = &rows.blocks[row * rows.stride..][..columns.len()];
+        let out = &mut out[row * stride..][..cols];
+        for register in 0..REGISTERS {
+            let first = register * LANES;
+            let mask = lane_mask(cols.saturating_sub(first));
+            let out = out.as_mut_ptr().wrapping_add(first);
+            let mut sum = _mm512_setzero_ps();
+            if accumulate == Accumulate::Add {
+                // SAFETY: the mask contains only lanes that have elements.
+                sum = unsafe { _mm512_maskz_loadu_ps(mask, out) };
             }
+            for ((block, products), scales) in blocks.iter().zip(products).zip(&scales) {
+                // SAFETY: a row of products has 16 elements from `first` on.
+                let products = unsafe { _mm512_load_si512(products.0[row].as_ptr().add(first).cast()) };
+                let products = _mm512_add_epi32(products, _mm512_set1_epi32(block.offset));
+                let scales = _mm512_mul_ps(_mm512_set1_ps(block.scale), scales[register]);
+                sum = _mm512_add_ps(sum, _mm512_mul_ps(_mm512_cvtepi32_ps(products), scales));
+            }
+            // SAFETY: as above.
+            unsafe { _mm512_mask_storeu_ps(out, mask, sum) };
         }
     }
 }

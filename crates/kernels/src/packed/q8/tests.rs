@@ -6,7 +6,7 @@ use crate::packed::Operand;
 use crate::packed::check::synthetic;
 
 /// Sizes around those of blocks, micro-panels and parts; few and many rows.
-const SHAPES: [[usize; 3]; 14] = [
+const SHAPES: [[usize; 3]; 17] = [
     [1, 1, 1],
     [2, 31, 33],
     [3, 32, 16],
@@ -16,7 +16,10 @@ const SHAPES: [[usize; 3]; 14] = [
     [7, 512, 65],
     [8, 513, 96],
     [13, 1100, 40],
+    [16, 33, 31],
+    [17, 64, 33],
     [25, 70, 130],
+    [31, 160, 1],
     [32, 257, 64],
     [33, 256, 65],
     [63, 31, 1],
