@@ -1,4 +1,4 @@
-//! 8-bit products of many rows with AMX, the tiles of recent Intel CPUs.
+//! 8-bit products of many rows with AMX tiles.
 //!
 //! Four registers hold the exact sums of a block of 32 steps for up to 32 rows by 32 columns. Those
 //! of a few blocks are stored, and AVX-512 adds them times their scales.
