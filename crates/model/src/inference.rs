@@ -106,7 +106,7 @@ impl Model {
     /// Packs the current weights of the encoder for inference without candle.
     ///
     /// Weights include the updates of an adapter. None if the kind of encoder has no such
-    /// implementation in this format (LSTM and Conformer have none in bf16), or the model has a
+    /// implementation in this format (LSTM and Conformer are packed in q8 only), or the model has a
     /// custom encoder.
     ///
     /// # Errors

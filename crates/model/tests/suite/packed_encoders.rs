@@ -72,7 +72,11 @@ fn packed_rows_and_streams_equal_those_of_candle() {
 }
 
 #[test]
-fn custom_encoders_have_no_packed_form() {
+fn other_encoders_have_no_packed_form() {
+    let lstm = LstmEncoderConfig { layers: 1, hidden: 8, ..LstmEncoderConfig::default() };
+    let lstm = model(EncoderKind::Lstm(lstm));
+    assert!(lstm.packed_encoder(NumberFormat::F32).unwrap().is_none());
+    assert!(lstm.stream_encoder().unwrap().is_some());
     // A custom encoder has other parameters than the one of the configuration.
     let model = model(EncoderKind::FastConformer(fast_conformer()));
     let custom = Model::with_parts(model.config(), LABELS, |encoder, predictor| {
