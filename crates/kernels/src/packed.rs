@@ -21,6 +21,8 @@ pub(crate) mod pack_avx2;
 pub(crate) mod pack_avx512;
 mod panels;
 mod q8;
+#[cfg(target_arch = "x86_64")]
+mod tile_config;
 
 pub use full::FullFormat;
 pub use operand::{

@@ -1,5 +1,5 @@
 //! Portable functions of encoder rows: norm, activations, softmax, weighted sums.
-use super::{LANES, exp_one, fma, larger, reduce_lanes, sigmoid_one};
+use super::{LANES, exp_one, fma, reduce_lanes, row_add_max, sigmoid_one};
 
 /// As [`crate::silu`].
 #[inline(always)]
@@ -43,32 +43,9 @@ pub(crate) fn add_glu<const FUSED: bool>(out: &mut [f32], group: &[f32], bias: &
 /// As [`crate::add_exp`].
 #[inline(always)]
 pub(crate) fn add_exp<const FUSED: bool>(row: &mut [f32], addends: &[f32]) -> f32 {
-    let mut maxima = [f32::NEG_INFINITY; LANES];
-    let (chunks, rest) = row.as_chunks_mut::<LANES>();
-    let (addend_chunks, addend_rest) = addends.as_chunks::<LANES>();
-    for (z, addends) in chunks.iter_mut().zip(addend_chunks) {
-        for i in 0..LANES {
-            z[i] += addends[i];
-            maxima[i] = larger(maxima[i], z[i]);
-        }
-    }
-    for ((z, addend), max) in rest.iter_mut().zip(addend_rest).zip(&mut maxima) {
-        *z += addend;
-        *max = larger(*max, *z);
-    }
-    let max = reduce_lanes(maxima, larger);
-    let mut sums = [0.0; LANES];
-    for z in chunks {
-        for i in 0..LANES {
-            z[i] = exp_one::<FUSED>(z[i] - max);
-            sums[i] += z[i];
-        }
-    }
-    for (z, sum) in rest.iter_mut().zip(&mut sums) {
-        *z = exp_one::<FUSED>(*z - max);
-        *sum += *z;
-    }
-    reduce_lanes(sums, |a, b| a + b)
+    let max = row_add_max(row, addends);
+    row.iter_mut().for_each(|z| *z = exp_one::<FUSED>(*z - max));
+    lane_sum(row, |z| z)
 }
 
 /// As [`crate::layer_norm`].

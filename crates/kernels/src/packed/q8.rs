@@ -246,7 +246,7 @@ pub(super) fn product(
         }
         #[cfg(target_arch = "x86_64")]
         Int8::Amx(amx, vnni) if out.rows >= amx::MIN_ROWS => {
-            amx::product((vnni, amx), out, operands, accumulate);
+            amx::product((amx, vnni), out, operands, accumulate);
         }
         #[cfg(target_arch = "x86_64")]
         Int8::Avx512(token) | Int8::Amx(_, token) => {

@@ -6,27 +6,12 @@
 use std::arch::asm;
 
 use super::{BLOCK_SIDE, TILE_SIDE, Tile, TilePanels, write_block};
-use crate::{Accumulate, ViewMut, packed::OutputTile, simd::Amx};
+use crate::packed::OutputTile;
+use crate::packed::tile_config::{self, TileConfig};
+use crate::{Accumulate, ViewMut, simd::Amx};
 
-/// Configuration of the registers: palette 1, eight tiles of 16 rows and 64 bytes.
-#[repr(C, align(64))]
-struct TileConfig([u8; 64]);
-
-const TILE_CONFIG: TileConfig = {
-    // Layout of `ldtilecfg`: the palette, 16-bit bytes per row from 16 on, rows from 48 on.
-    const PALETTE: usize = 0;
-    const ROW_BYTES: usize = 16;
-    const ROWS: usize = 48;
-    let mut config = [0; 64];
-    config[PALETTE] = 1;
-    let mut tile = 0;
-    while tile < 8 {
-        config[ROW_BYTES + 2 * tile] = TILE_ROW_BYTES as u8;
-        config[ROWS + tile] = TILE_SIDE as u8;
-        tile += 1;
-    }
-    TileConfig(config)
-};
+/// Eight tiles of 16 rows.
+static TILE_CONFIG: TileConfig = TileConfig::new([(TILE_SIDE, TILE_ROW_BYTES); 8]);
 
 /// Bytes of a row of a tile register.
 const TILE_ROW_BYTES: usize = 64;
@@ -67,7 +52,7 @@ type BlockKernel = unsafe fn([&[Tile]; 2], [&[Tile]; 2], *mut f32, usize, Accumu
 /// No called function uses the tile registers. After a panic they stay configured, and the next
 /// call configures them again.
 fn for_each_block(
-    _token: Amx,
+    token: Amx,
     out: ViewMut<f32>,
     [left, right]: [TilePanels; 2],
     panel_tiles: usize,
@@ -75,8 +60,7 @@ fn for_each_block(
     kernel: BlockKernel,
 ) {
     let ViewMut { data, rows, cols, stride } = out;
-    // SAFETY: the token proves that the registers are there; the shapes are legal.
-    unsafe { asm!("ldtilecfg [{}]", in(reg) &TILE_CONFIG, options(nostack, readonly)) };
+    TILE_CONFIG.load(token);
     for row in (0..rows).step_by(BLOCK_SIDE) {
         let left = left.pair(row, panel_tiles);
         for col in (0..cols).step_by(BLOCK_SIDE) {
@@ -99,8 +83,7 @@ fn for_each_block(
             }
         }
     }
-    // SAFETY: releases the registers; their contents are not needed any more.
-    unsafe { asm!("tilerelease", options(nostack, nomem)) };
+    tile_config::release(token);
 }
 
 /// Computes 32 x 32 sums over two micro-panels of each operand.

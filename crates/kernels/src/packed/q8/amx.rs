@@ -8,6 +8,7 @@ use std::arch::{asm, x86_64::*};
 use super::{BLOCK_STEPS, Blocks, ColumnBlock, Operands, PANEL_COLUMNS, RowBlock};
 use crate::avx512::lane_mask;
 use crate::packed::OutputTile;
+use crate::packed::tile_config::{self, TileConfig};
 use crate::simd::{Amx, Avx512Vnni};
 use crate::{Accumulate, ViewMut};
 
@@ -26,36 +27,15 @@ const TILE_ROW_BYTES: usize = 64;
 /// Steps of a row of a tile of columns.
 const GROUP_STEPS: usize = 4;
 
-/// Configuration of the registers.
+/// Returns the configuration of the registers for two groups of rows.
 ///
 /// tmm0 to tmm3 are the sums: left and right columns of the upper rows, then of the lower ones;
 /// tmm4 and tmm5 32 steps of the upper and lower rows, tmm6 and tmm7 of left and right columns.
-#[repr(C, align(64))]
-struct TileConfig([u8; 64]);
-
-impl TileConfig {
-    fn new(upper: usize, lower: usize) -> Self {
-        // Layout of `ldtilecfg`: the palette, 16-bit bytes per row from 16 on, rows from 48 on.
-        let mut config = [0; 64];
-        config[0] = 1;
-        let sums = |rows| (rows, TILE_ROW_BYTES);
-        let columns = (BLOCK_STEPS / GROUP_STEPS, TILE_ROW_BYTES);
-        let tiles = [
-            sums(upper),
-            sums(upper),
-            sums(lower),
-            sums(lower),
-            (upper, BLOCK_STEPS),
-            (lower, BLOCK_STEPS),
-            columns,
-            columns,
-        ];
-        for (tile, (rows, row_bytes)) in tiles.into_iter().enumerate() {
-            config[16 + 2 * tile] = row_bytes as u8;
-            config[48 + tile] = rows as u8;
-        }
-        TileConfig(config)
-    }
+fn configuration(upper: usize, lower: usize) -> TileConfig {
+    let [upper_sums, lower_sums] = [upper, lower].map(|rows| (rows, TILE_ROW_BYTES));
+    let columns = (BLOCK_STEPS / GROUP_STEPS, TILE_ROW_BYTES);
+    let rows = [(upper, BLOCK_STEPS), (lower, BLOCK_STEPS)];
+    TileConfig::new([upper_sums, upper_sums, lower_sums, lower_sums, rows[0], rows[1], columns, columns])
 }
 
 /// Exact sums of a block.
@@ -72,7 +52,7 @@ struct Products([[i32; PANEL_COLUMNS]; GROUP_ROWS]);
 /// No called function uses the tile registers. After a panic they stay configured, and the next
 /// call configures them again.
 pub(super) fn product(
-    _tokens: (Avx512Vnni, Amx),
+    (token, _vnni): (Amx, Avx512Vnni),
     out: ViewMut<f32>,
     Operands { left, right, count }: Operands,
     accumulate: Accumulate,
@@ -85,9 +65,7 @@ pub(super) fn product(
         let (first_row, end_row) = (group * rows / groups, (group + 1) * rows / groups);
         let group_rows = end_row - first_row;
         let upper = group_rows.div_ceil(2);
-        let config = TileConfig::new(upper, group_rows - upper);
-        // SAFETY: the token proves that the registers are there; both tiles have 1 to 16 rows.
-        unsafe { asm!("ldtilecfg [{}]", in(reg) &config, options(nostack, readonly)) };
+        configuration(upper, group_rows - upper).load(token);
         for col in (0..cols).step_by(PANEL_COLUMNS) {
             let panel = right.first(col / PANEL_COLUMNS, count);
             let (out, cols) = (&mut data[first_row * stride + col..], PANEL_COLUMNS.min(cols - col));
@@ -105,8 +83,7 @@ pub(super) fn product(
             }
         }
     }
-    // SAFETY: releases the registers; their contents are not needed any more.
-    unsafe { asm!("tilerelease", options(nostack, nomem)) };
+    tile_config::release(token);
 }
 
 /// Computes the exact sums of a block, of unsigned columns.
