@@ -10,7 +10,6 @@ use crate::checkpoint_file::{CheckpointFile, matrix_shape};
 use crate::checksums::{quantized_checksum, values_checksum};
 use crate::encoders::packed::PackedEncoder;
 use crate::encoders::{EncoderKind, EncoderStream, InferenceEncoder, ReadTensor, WeightValues};
-use crate::frozen::ADAPTER_NAMES;
 use crate::model::Network;
 use crate::parameters::Shapes;
 use crate::quantized_weights::{is_encoder_matrix, is_output_matrix, quantize_weight};
@@ -153,28 +152,17 @@ impl Model {
             expect_format(Some(packed), format)?;
             return Ok(Some(packed.clone()));
         }
-        let mut is_missing = false;
+        if self.has_custom_encoder {
+            return Ok(None);
+        }
         let config = self.config();
         let mut read =
             |name: &str| Ok(self.parameters().get(name).map(|variable| to_vec(variable)).transpose()?);
-        let packed = pack(config, format, &mut |name| {
+        pack(config, format, &mut |name| {
             let values = read_merged(config.adapter.as_ref(), name, &mut read)?;
-            is_missing |= values.is_none();
             let values = values.ok_or_else(|| Error::shape(name, "a parameter of the encoder", "none"))?;
             Ok(values.into())
-        });
-        if is_missing {
-            return Ok(None);
-        }
-        // A custom encoder has other parameters than the one of the configuration.
-        let packed = packed?;
-        let is_read = |name: &str| packed.as_ref().is_some_and(|packed| packed.checksums.contains_key(name));
-        let is_adapter = |name: &str| ADAPTER_NAMES.iter().any(|factor| name.ends_with(factor));
-        let is_other = |name: &str| name.starts_with(ENCODER_PREFIX) && !is_adapter(name) && !is_read(name);
-        match self.parameters().iter().any(|(name, _)| is_other(name)) {
-            true => Ok(None),
-            false => Ok(packed.filter(|packed| !packed.checksums.is_empty())),
-        }
+        })
     }
 }
 

@@ -51,6 +51,8 @@ pub struct Model {
     /// The head of the auxiliary loss.
     auxiliary_ctc: Option<Linear>,
     labels: usize,
+    /// True if the encoder is not that of the configuration.
+    pub(crate) has_custom_encoder: bool,
     /// The encoder, if its weights are packed for inference.
     pub(crate) packed: Option<Arc<PackedEncoder>>,
 }
@@ -224,10 +226,11 @@ impl Model {
         labels: usize,
         parts: impl FnOnce(VarBuilder, VarBuilder) -> Result<(Arc<dyn Encoder>, Arc<dyn Predictor>)>,
     ) -> Result<Self> {
-        Self::build(config, labels, |vb| {
+        let model = Self::build(config, labels, |vb| {
             let (encoder, predictor) = parts(vb.pp("encoder"), vb.pp("predictor"))?;
             Network::transducer(config, labels, encoder, predictor, &vb)
-        })
+        })?;
+        Ok(Self { has_custom_encoder: true, ..model })
     }
 
     /// Creates a model with a custom encoder, of any kind of loss.
@@ -243,10 +246,11 @@ impl Model {
         encoder: impl FnOnce(VarBuilder) -> Result<Arc<dyn Encoder>>,
     ) -> Result<Self> {
         config.check()?;
-        Self::build(config, labels, |vb| {
+        let model = Self::build(config, labels, |vb| {
             let encoder = encoder(vb.pp("encoder"))?;
             Network::with_encoder(config, labels, encoder, &vb)
-        })
+        })?;
+        Ok(Self { has_custom_encoder: true, ..model })
     }
 
     /// Creates a model and its parameters, and initializes them.
@@ -269,7 +273,16 @@ impl Model {
         network: Network,
     ) -> Self {
         let Network { encoder, output, auxiliary_ctc } = network;
-        Model { config: config.clone(), parameters, encoder, output, auxiliary_ctc, labels, packed: None }
+        Model {
+            config: config.clone(),
+            parameters,
+            encoder,
+            output,
+            auxiliary_ctc,
+            labels,
+            has_custom_encoder: false,
+            packed: None,
+        }
     }
 
     /// Replaces the encoder by one with packed weights, if there is one.

@@ -1,9 +1,13 @@
 //! Packed encoders of models compared with their candle encoders.
+use std::sync::Arc;
+
 use candle_core::{Device, Tensor};
+use candle_nn::VarBuilder;
+use layers::training_pass::TrainingPass;
 use model::config::JointConfig;
 use model::encoders::{
-    AttentionLimits, BatchNormMode, ConvolutionNorm, DepthwiseSubsamplingConfig, EncoderChunk, EncoderKind,
-    FastConformerEncoderConfig, LstmEncoderConfig, NumberFormat,
+    AttentionLimits, BatchNormMode, ConformerEncoderConfig, ConvolutionNorm, DepthwiseSubsamplingConfig,
+    Encoder, EncoderChunk, EncoderKind, FastConformerEncoderConfig, LstmEncoderConfig, NumberFormat,
 };
 use model::predictors::{PredictorKind, StatelessPredictorConfig};
 use model::{InputConfig, Model, ModelConfig, RowsConfig};
@@ -71,30 +75,78 @@ fn packed_rows_and_streams_equal_those_of_candle() {
     }
 }
 
+/// An encoder without parameters of its own: twice the rows of another.
+struct Doubled(Arc<dyn Encoder>);
+
+impl Encoder for Doubled {
+    fn width(&self) -> usize {
+        self.0.width()
+    }
+
+    fn forward(
+        &self,
+        x: &Tensor,
+        lengths: &[usize],
+        pass: Option<&mut TrainingPass>,
+    ) -> model::Result<(Tensor, Vec<usize>)> {
+        let (rows, lengths) = self.0.forward(x, lengths, pass)?;
+        Ok(((rows * 2.0)?, lengths))
+    }
+}
+
+fn lstm(hidden: usize) -> EncoderKind {
+    EncoderKind::Lstm(LstmEncoderConfig { layers: 1, hidden, ..LstmEncoderConfig::default() })
+}
+
+fn conformer() -> EncoderKind {
+    EncoderKind::Conformer(ConformerEncoderConfig {
+        layers: 1,
+        width: 32,
+        heads: 4,
+        feed_forward: 64,
+        kernel: 9,
+        ..ConformerEncoderConfig::default()
+    })
+}
+
 #[test]
-fn other_encoders_have_no_packed_form() {
-    let lstm = LstmEncoderConfig { layers: 1, hidden: 8, ..LstmEncoderConfig::default() };
-    let lstm = model(EncoderKind::Lstm(lstm));
-    assert!(lstm.packed_encoder(NumberFormat::F32).unwrap().is_none());
-    assert!(lstm.stream_encoder().unwrap().is_some());
-    // A custom encoder has other parameters than the one of the configuration.
-    let model = model(EncoderKind::FastConformer(fast_conformer()));
-    let custom = Model::with_parts(model.config(), LABELS, |encoder, predictor| {
-        let lstm = LstmEncoderConfig { layers: 1, hidden: 8, ..LstmEncoderConfig::default() };
-        let config = StatelessPredictorConfig { embedding: 4, context: 2, dropout: 0.0 };
-        let predictor = PredictorKind::Stateless(config).build(LABELS + 1, LABELS as u32, &predictor)?;
-        Ok((EncoderKind::Lstm(lstm).build(model.config().input.width(), &encoder)?, predictor))
-    });
-    assert!(custom.unwrap().packed_encoder(NumberFormat::F32).unwrap().is_none());
-    // It may also have all parameters of the configuration, and others.
-    let lstm = LstmEncoderConfig { layers: 1, hidden: 8, ..LstmEncoderConfig::default() };
-    let plain = self::model(EncoderKind::Lstm(lstm.clone()));
-    let custom = Model::with_parts(plain.config(), LABELS, |encoder, predictor| {
-        let config = StatelessPredictorConfig { embedding: 4, context: 2, dropout: 0.0 };
-        let predictor = PredictorKind::Stateless(config).build(LABELS + 1, LABELS as u32, &predictor)?;
-        encoder.get(3, "additional")?;
-        Ok((EncoderKind::Lstm(lstm).build(plain.config().input.width(), &encoder)?, predictor))
-    });
-    assert!(plain.packed_encoder(NumberFormat::Q8).unwrap().is_some());
-    assert!(custom.unwrap().packed_encoder(NumberFormat::Q8).unwrap().is_none());
+fn custom_encoders_are_not_replaced_by_packed_ones() {
+    for kind in [EncoderKind::FastConformer(fast_conformer()), lstm(8), conformer()] {
+        let plain = model(kind.clone());
+        assert!(plain.packed_encoder(NumberFormat::Q8).unwrap().is_some());
+        let (config, input_width) = (plain.config(), plain.config().input.width());
+        let custom_encoders: [(&str, &dyn Fn(VarBuilder) -> model::Result<Arc<dyn Encoder>>); 4] = [
+            ("the configured one", &|vb| kind.build(input_width, &vb)),
+            ("wrapped", &|vb| Ok(Arc::new(Doubled(kind.build(input_width, &vb)?)))),
+            ("of another size", &|vb| lstm(12).build(input_width, &vb)),
+            ("more parameters", &|vb| {
+                vb.get(3, "additional")?;
+                kind.build(input_width, &vb)
+            }),
+        ];
+        for (name, encoder) in custom_encoders {
+            let models = [
+                Model::with_encoder(config, LABELS, encoder).unwrap(),
+                Model::with_parts(config, LABELS, |encoder_vb, predictor_vb| {
+                    let predictor = config.predictor.as_ref().unwrap();
+                    let predictor = predictor.build(LABELS + 1, LABELS as u32, &predictor_vb)?;
+                    Ok((encoder(encoder_vb)?, predictor))
+                })
+                .unwrap(),
+            ];
+            for custom in models {
+                let frames = 40;
+                let x = random(frames * input_width, 5, 1.0);
+                let x = Tensor::from_vec(x, (1, frames, input_width), &Device::Cpu).unwrap();
+                let rows = |model: &Model| values(&model.encoder().forward(&x, &[frames], None).unwrap().0);
+                for format in [NumberFormat::F32, NumberFormat::Bf16, NumberFormat::Q8] {
+                    assert!(custom.packed_encoder(format).unwrap().is_none(), "{name} {format:?}");
+                }
+                let inference = custom.for_inference(NumberFormat::F32).unwrap();
+                assert_eq!(rows(&inference), rows(&custom), "{name}");
+                assert_eq!(inference.encoder_format(), None);
+                assert!(custom.for_inference(NumberFormat::Q8).is_err(), "{name}");
+            }
+        }
+    }
 }
