@@ -60,10 +60,32 @@ pub fn transpose_weight<F: Real>(weight: &[F], taps: usize) -> Vec<F> {
     (0..taps * width).map(|i| weight[i % width * taps + i / width]).collect()
 }
 
-/// Computes the outputs `first_row ..` of an utterance `x`, with a weight `[k, W]`.
+/// Computes the last rows of each utterance, with a weight `[k, W]`.
 ///
-/// `past_taps` taps apply to earlier frames, the next one to the output's own frame.
-pub fn forward_rows<F: Real>(
+/// `ragged` has the numbers of these rows; `utterances` have rows before them as well. `past_taps`
+/// taps apply to earlier frames, the next one to the output's own frame.
+///
+/// # Shapes
+/// Each of `utterances` `[at least T_b, W]`; returns `[Σ T_b, W]`.
+pub fn last_rows<F: Real>(
+    ragged: &Ragged,
+    utterances: &[&[F]],
+    weight: &[F],
+    bias: &[F],
+    past_taps: usize,
+) -> Vec<F> {
+    let width = bias.len();
+    let mut out = kernels::alloc(ragged.rows() * width, F::ZERO);
+    par_for(items_mut(&mut ragged.blocks(&mut out, width, ROWS_PER_TASK)), |_, block| {
+        let x = utterances[block.utterance];
+        let earlier_rows = x.len() / width - ragged.range(block.utterance).len();
+        compute_rows(x, earlier_rows + block.first_row, weight, bias, past_taps, block.rows);
+    });
+    out
+}
+
+/// Computes the outputs `first_row ..` of an utterance `x`; see [`last_rows`].
+fn compute_rows<F: Real>(
     x: &[F],
     first_row: usize,
     weight: &[F],
@@ -105,12 +127,9 @@ pub fn forward_rows<F: Real>(
 impl Depthwise {
     /// Convolves all utterances, with a weight `[k, W]`.
     fn convolve<F: Real>(&self, x: &[F], weight: &[F], bias: &[F], past_taps: usize) -> Vec<F> {
-        let mut out = kernels::alloc(x.len(), F::ZERO);
-        par_for(items_mut(&mut self.ragged.blocks(&mut out, self.width, ROWS_PER_TASK)), |_, block| {
-            let x = self.ragged.utterance(x, self.width, block.utterance);
-            forward_rows(x, block.first_row, weight, bias, past_taps, block.rows);
-        });
-        out
+        let utterances: Vec<&[F]> =
+            (0..self.ragged.utterances()).map(|b| self.ragged.utterance(x, self.width, b)).collect();
+        last_rows(&self.ragged, &utterances, weight, bias, past_taps)
     }
 }
 

@@ -10,9 +10,9 @@ mod direction;
 mod handle;
 mod layer;
 mod layout;
+mod packed;
 mod quantized_steps;
 mod steps;
-mod streaming;
 
 use std::any::Any;
 use std::sync::Mutex;
@@ -23,8 +23,8 @@ use handle::WeightsHandle;
 use kernels::{BufferPool, PooledBuffer, Real};
 pub use layer::Lstm;
 use layout::{LayerBlocking, LayerSizes, TapeLayout};
+pub use packed::{LstmState, PackedLstmLayer};
 use rayon::prelude::*;
-pub use streaming::{LstmState, StreamingLstm};
 
 use crate::gradient_hooks::GradientHooks;
 use crate::tensors;

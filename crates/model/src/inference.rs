@@ -105,7 +105,7 @@ impl Model {
     /// Packs the current weights of the encoder for inference without candle.
     ///
     /// Weights include the updates of an adapter. None if the kind of encoder has no such
-    /// implementation in this format (LSTM and Conformer are packed in q8 only), or the model has a
+    /// implementation in this format (LSTM and Conformer have none in bf16), or the model has a
     /// custom encoder.
     ///
     /// # Errors
@@ -182,20 +182,29 @@ fn read_quantized(file: &CheckpointFile, name: &str, shape: &[usize]) -> Result<
     }
 }
 
-/// Returns shapes of as many `f32` as the parameters need after packing.
+/// Returns shapes of as many `f32` as a model needs while it is packed.
 ///
-/// LSTM and Conformer count in `f32`, as each of their layers is in memory in both formats.
+/// These are the packed parameters and, for LSTM and Conformer, the largest layer before packing.
 fn memory_shapes(config: &ModelConfig, shapes: &Shapes, format: NumberFormat) -> Shapes {
-    let divisor = match (&config.encoder, format) {
-        (EncoderKind::FastConformer(_), NumberFormat::Bf16) => 2,
-        (EncoderKind::FastConformer(_), NumberFormat::Q8) => 3,
-        _ => 1,
+    let divisor = match format {
+        NumberFormat::F32 => 1,
+        NumberFormat::Bf16 => 2,
+        NumberFormat::Q8 => 3,
     };
-    let mut shapes = shapes.clone();
-    for (_, shape) in shapes.iter_mut().filter(|(name, _)| is_encoder_matrix(name)) {
+    let mut packed = shapes.clone();
+    for (_, shape) in packed.iter_mut().filter(|(name, _)| is_encoder_matrix(name)) {
         shape.iter_mut().take(1).for_each(|rows| *rows = rows.div_ceil(divisor));
     }
-    shapes
+    if !matches!(config.encoder, EncoderKind::FastConformer(_)) {
+        let mut layers: BTreeMap<String, usize> = BTreeMap::new();
+        for (name, shape) in shapes.iter().filter(|(name, _)| name.starts_with(ENCODER_PREFIX)) {
+            let layer: Vec<&str> = name.split('.').take(3).collect();
+            *layers.entry(layer.join(".")).or_default() += shape.iter().product::<usize>();
+        }
+        let largest = layers.into_iter().max_by_key(|(_, values)| *values);
+        packed.extend(largest.map(|(name, values)| (format!("{name} before packing"), vec![values])));
+    }
+    packed
 }
 
 /// Packs the encoder of a configuration; none if its kind has no packed form.

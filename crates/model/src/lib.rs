@@ -79,7 +79,7 @@ pub use input::{InputConfig, RowsConfig, collate};
 pub use layers::batch_statistics::BatchStatistics;
 pub use layers::gradient_hooks::{GradientHooks, SentGradients};
 pub use layers::linear::{Linear, linear};
-pub use layers::lstm::{Lstm, LstmState, LstmWeights, StreamingLstm, lstm};
+pub use layers::lstm::{Lstm, LstmState, LstmWeights, PackedLstmLayer, lstm};
 pub use layers::training_pass::TrainingPass;
 pub use layers::{Error as LayerError, random, tensors};
 pub use losses::{LabeledRows, LossSessions, Losses};

@@ -103,7 +103,7 @@ fn shape_of_rows(model: &Model, utterances: usize, rows: usize) -> BatchShape {
     BatchShape { utterances, rows, labels: model.config().encoder.output_rows(rows) }
 }
 
-/// Returns the bytes for encoding utterances of dev or test.
+/// Returns the bytes for encoding utterances of dev, test or a cache.
 ///
 /// An encoder with packed inference has a copy of its weights then, which takes the place of the
 /// gradients; frozen weights have none.
@@ -251,7 +251,7 @@ impl RunPlan {
     fn caching_bytes(&self, model: &Model, utterances: usize, rows: usize) -> usize {
         let prefetched =
             prefetched_bytes(model.config().input.width(), shape_of_rows(model, utterances, rows));
-        model.encoding_bytes(utterances, rows).unwrap_or(usize::MAX).saturating_add(prefetched)
+        evaluation_bytes(model, utterances, rows).saturating_add(prefetched)
     }
 
     /// Returns true if a step of these utterances fits.

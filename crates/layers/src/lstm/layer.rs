@@ -5,7 +5,7 @@ use candle_core::Tensor;
 use candle_nn::{Init, VarBuilder};
 use kernels::packed::NumberFormat;
 
-use super::{BufferPools, LstmContext, LstmWeights, StreamingLstm, lstm_in_context};
+use super::{BufferPools, LstmContext, LstmWeights, PackedLstmLayer, lstm_in_context};
 use crate::gradient_hooks::GradientHooks;
 use crate::{Result, random};
 
@@ -124,25 +124,14 @@ impl Lstm {
         lstm_in_context(LstmContext { pools: Some(&self.pools), hooks }, x, lengths, &self.directions()?)
     }
 
-    /// Copies the layer for streaming; none for two directions.
-    ///
-    /// # Errors
-    /// Errors of candle.
-    pub fn streaming(&self) -> Result<Option<StreamingLstm>> {
-        match self.directions.len() {
-            1 => Ok(self.pack(NumberFormat::F32)?.pop()),
-            _ => Ok(None),
-        }
-    }
-
-    /// Copies the directions of the layer for inference.
+    /// Copies the layer for inference.
     ///
     /// Weights and products are in `f32` or in 8-bit blocks.
     ///
     /// # Errors
     /// [`Error::Shape`](crate::Error::Shape) for another format, and for weights above 8e6 in 8-bit
     /// blocks; errors of candle.
-    pub fn pack(&self, format: NumberFormat) -> Result<Vec<StreamingLstm>> {
-        self.directions()?.iter().map(|direction| StreamingLstm::new(direction, format)).collect()
+    pub fn pack(&self, format: NumberFormat) -> Result<PackedLstmLayer> {
+        PackedLstmLayer::new(&self.directions()?, format)
     }
 }

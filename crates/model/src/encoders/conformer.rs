@@ -2,8 +2,8 @@
 mod config;
 mod layer;
 mod packed;
+mod packed_layer;
 mod stream;
-mod streaming_layer;
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use candle_nn::VarBuilder;
 pub use config::{AttentionKind, ChunkedAttention, ConformerEncoderConfig};
 use layer::ConformerLayer;
 use packed::{PackedConformer, PackedInputLayer};
-use streaming_layer::StreamingLayer;
+use packed_layer::PackedConformerLayer;
 
 use super::subsampling::Subsampling;
 use super::{Encoder, EncoderStream, InferenceEncoder, NumberFormat};
@@ -170,7 +170,7 @@ impl Encoder for ConformerEncoder {
             return Ok(None);
         }
         let input_layer = self.input_layer.pack()?;
-        let layers = self.layers.iter().map(|layer| StreamingLayer::new(layer, NumberFormat::F32));
+        let layers = self.layers.iter().map(|layer| PackedConformerLayer::new(layer, NumberFormat::F32));
         let layers = layers.collect::<Result<_>>()?;
         Ok(Arc::new(PackedConformer { config: self.config.clone(), input_layer, layers }).stream())
     }

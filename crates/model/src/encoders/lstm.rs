@@ -71,7 +71,7 @@ impl BuildEncoder for LstmEncoderConfig {
         Ok(Arc::new(LstmEncoder::new(self, input_width, vb)?))
     }
 
-    /// Packs in 8-bit blocks only: [`LstmEncoder`] computes in `f32`.
+    /// Packs in `f32` and in 8-bit blocks.
     fn pack(
         &self,
         input_width: usize,
@@ -79,8 +79,8 @@ impl BuildEncoder for LstmEncoderConfig {
         read: &mut ReadTensor,
     ) -> Result<Option<Arc<dyn InferenceEncoder>>> {
         match format {
-            NumberFormat::Q8 => Ok(Some(Arc::new(PackedLstm::read(self, input_width, format, read)?))),
-            _ => Ok(None),
+            NumberFormat::Bf16 => Ok(None),
+            _ => Ok(Some(Arc::new(PackedLstm::read(self, input_width, format, read)?))),
         }
     }
 }

@@ -33,18 +33,18 @@ impl LstmStream {
     /// Creates the encoder; none for layers of two directions, or without layers.
     pub(super) fn new(encoder: Arc<PackedLstm>) -> Option<Self> {
         let PackedLstm { config, subsampling, layers } = &*encoder;
-        if layers.is_empty() || layers.iter().any(|directions| directions.len() != 1) {
+        if layers.is_empty() || layers.iter().any(|layer| layer.directions() != 1) {
             return None;
         }
         let part_names: Vec<[String; 2]> =
             (0..layers.len()).map(|layer| ["h", "c"].map(|part| format!("layers.{layer}.{part}"))).collect();
         let layer_parts = part_names.iter().zip(layers);
         let mut part_sizes: PartSizes = layer_parts
-            .flat_map(|(names, layer)| names.iter().map(|name| (name.clone(), vec![layer[0].width()])))
+            .flat_map(|(names, layer)| names.iter().map(|name| (name.clone(), vec![layer.width()])))
             .collect();
         if let Some(reduction) = &config.time_reduction {
             // `after_layer` is the index of the layer whose input rows are the concatenated ones.
-            let width = layers[reduction.after_layer][0].input() / reduction.factor;
+            let width = layers[reduction.after_layer].input() / reduction.factor;
             part_sizes.insert(WAITING_ROWS.into(), (0..reduction.factor).map(|rows| rows * width).collect());
         }
         if let Some(subsampling) = subsampling {
@@ -60,7 +60,7 @@ impl LstmStream {
         chunks: &mut [EncoderChunk],
         rows: Vec<Vec<f32>>,
     ) -> Result<Vec<Vec<f32>>> {
-        let (lstm, [h_name, c_name]) = (&self.encoder.layers[layer][0], &self.part_names[layer]);
+        let (lstm, [h_name, c_name]) = (&self.encoder.layers[layer], &self.part_names[layer]);
         let lengths: Vec<usize> = rows.iter().map(|rows| rows.len() / lstm.input()).collect();
         let take_values = |chunk: &mut EncoderChunk, name: &str| {
             chunk.state.values.get_mut(name).map(std::mem::take).unwrap_or_default()
@@ -69,7 +69,7 @@ impl LstmStream {
             .iter_mut()
             .map(|chunk| LstmState { h: take_values(chunk, h_name), c: take_values(chunk, c_name) })
             .collect();
-        let out = lstm.forward(&rows.concat(), &lengths, &mut states);
+        let out = lstm.step(&rows.concat(), &lengths, &mut states);
         for (chunk, LstmState { h, c }) in chunks.iter_mut().zip(states) {
             chunk.state.values.extend([(h_name.clone(), h), (c_name.clone(), c)]);
         }
@@ -104,7 +104,7 @@ impl EncoderStream for LstmStream {
         for layer in 0..self.encoder.layers.len() {
             // Concatenate rows; the rows of an incomplete group wait for the next chunk.
             if self.encoder.config.reduction_before(layer).is_some() {
-                let width = self.encoder.layers[layer][0].input();
+                let width = self.encoder.layers[layer].input();
                 for (chunk, rows) in chunks.iter_mut().zip(&mut rows) {
                     let Some(waiting) = chunk.state.values.get_mut(WAITING_ROWS) else { continue };
                     *rows = take_complete_rows(waiting, rows, width, chunk.is_last);

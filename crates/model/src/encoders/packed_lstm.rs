@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use kernels::packed::NumberFormat;
-use layers::lstm::{LstmState, StreamingLstm};
+use layers::lstm::PackedLstmLayer;
 
 use super::inference_encoder::{build_from_values, count_rows};
 use super::lstm::LstmEncoderConfig;
@@ -18,8 +18,7 @@ use crate::Result;
 pub(super) struct PackedLstm {
     pub(super) config: LstmEncoderConfig,
     pub(super) subsampling: Option<SubsamplingStream>,
-    /// The directions of each layer: one or two.
-    pub(super) layers: Vec<Vec<StreamingLstm>>,
+    pub(super) layers: Vec<PackedLstmLayer>,
 }
 
 impl PackedLstm {
@@ -45,11 +44,6 @@ impl PackedLstm {
         let subsampling = subsampling.map(|subsampling| subsampling.stream()).transpose()?;
         Ok(PackedLstm { config: config.clone(), subsampling, layers })
     }
-
-    /// Returns the width of a layer's output rows.
-    fn layer_width(&self, layer: usize) -> usize {
-        self.layers[layer].iter().map(StreamingLstm::width).sum()
-    }
 }
 
 impl InferenceEncoder for PackedLstm {
@@ -57,12 +51,12 @@ impl InferenceEncoder for PackedLstm {
         if let Some(subsampling) = &self.subsampling {
             return subsampling.input_width();
         }
-        let width = self.layers[0][0].input();
+        let width = self.layers[0].input();
         self.config.reduction_before(0).map_or(width, |reduction| width / reduction.factor)
     }
 
     fn width(&self) -> usize {
-        self.layer_width(self.layers.len() - 1)
+        self.layers.last().map_or(0, PackedLstmLayer::width)
     }
 
     fn encode(&self, utterances: &[&[f32]]) -> Result<EncodedRows> {
@@ -72,19 +66,11 @@ impl InferenceEncoder for PackedLstm {
             Some(subsampling) => subsampling.encode(x, &lengths),
             None => EncodedRows { rows: x, lengths },
         };
-        for (layer, directions) in self.layers.iter().enumerate() {
-            if let Some(reduction) = self.config.reduction_before(layer) {
-                x = complete_groups(&x, &mut lengths, directions[0].input(), reduction.factor);
+        for (index, layer) in self.layers.iter().enumerate() {
+            if let Some(reduction) = self.config.reduction_before(index) {
+                x = complete_groups(&x, &mut lengths, layer.input(), reduction.factor);
             }
-            let mut states = vec![LstmState::new(directions[0].width()); lengths.len()];
-            let forward = directions[0].forward(&x, &lengths, &mut states)?;
-            x = match directions.get(1) {
-                None => forward,
-                Some(reversed) => {
-                    let backward = reversed.forward_reversed(&x, &lengths)?;
-                    concatenate([&forward, &backward], directions[0].width())
-                }
-            };
+            x = layer.encode(&x, &lengths)?;
         }
         Ok(EncodedRows { rows: x, lengths })
     }
@@ -97,21 +83,16 @@ impl InferenceEncoder for PackedLstm {
             lengths.iter_mut().for_each(|length| *length = length.div_ceil(subsampling.factor()));
         }
         let mut largest_layer = 0;
-        for (layer, directions) in self.layers.iter().enumerate() {
-            if let Some(reduction) = self.config.reduction_before(layer) {
+        for (index, layer) in self.layers.iter().enumerate() {
+            if let Some(reduction) = self.config.reduction_before(index) {
                 lengths.iter_mut().for_each(|length| *length = length.div_ceil(reduction.factor));
             }
-            let (inputs, hidden) = (directions[0].input(), directions[0].width());
-            // Input rows: before and after a time reduction, packed, and in blocks.
-            let input_values = 4 * inputs;
-            // Of a direction: gates, cells and states.
-            let step_values = 6 * hidden;
-            // Results: of each direction, and together.
-            let result_values = 2 * self.layer_width(layer);
             let rows: usize = lengths.iter().sum();
-            largest_layer = largest_layer.max(rows * (input_values + step_values + result_values));
+            // Input rows before and after a time reduction.
+            let input_bytes = 2 * size_of::<f32>() * rows * layer.input();
+            largest_layer = largest_layer.max(input_bytes + layer.bytes(rows));
         }
-        subsampling_bytes.max(largest_layer * size_of::<f32>())
+        subsampling_bytes.max(largest_layer)
     }
 
     fn stream(self: Arc<Self>) -> Option<Arc<dyn EncoderStream>> {
@@ -132,10 +113,4 @@ fn complete_groups(x: &[f32], lengths: &mut [usize], width: usize, factor: usize
         groups.resize(groups.len() - rows.len() + *length * width, 0.0);
     }
     groups
-}
-
-/// Concatenates corresponding rows of `width` values.
-fn concatenate(directions: [&[f32]; 2], width: usize) -> Vec<f32> {
-    let [forward, backward] = directions.map(|rows| rows.chunks_exact(width));
-    forward.zip(backward).flat_map(|(forward, backward)| forward.iter().chain(backward)).copied().collect()
 }

@@ -5,7 +5,7 @@ use candle_core::{DType, Device, Tensor};
 use candle_nn::VarBuilder;
 use model::encoders::{
     AttentionKind, BuildEncoder, Encoder, EncoderChunk, EncoderState, EncoderStream, LstmEncoder,
-    LstmEncoderConfig, TimeReduction,
+    LstmEncoderConfig, NumberFormat, TimeReduction,
 };
 use model::{Lstm, LstmState, TrainingPass};
 use proptest::prelude::*;
@@ -67,7 +67,9 @@ proptest! {
         let full = unpadded((layer.forward(&x, &lengths).unwrap(), lengths.clone()));
 
         // All utterances are cut at the same times, so that short ones have empty chunks.
-        let streaming = layer.streaming().unwrap().unwrap();
+        let packed = layer.pack(NumberFormat::F32).unwrap();
+        let encoded = packed.encode(&utterances.concat(), &lengths).unwrap();
+        prop_assert_eq!(bits(&encoded), bits(&full.concat()));
         let mut states = vec![LstmState::new(hidden); lengths.len()];
         let mut streamed = vec![Vec::new(); lengths.len()];
         for bounds in cut(14, &cuts).windows(2) {
@@ -77,7 +79,7 @@ proptest! {
             };
             let chunks: Vec<&[f32]> = (0..lengths.len()).map(chunk).collect();
             let counts: Vec<usize> = chunks.iter().map(|chunk| chunk.len() / input_width).collect();
-            let mut rows = &streaming.forward(&chunks.concat(), &counts, &mut states).unwrap()[..];
+            let mut rows = &packed.step(&chunks.concat(), &counts, &mut states).unwrap()[..];
             for (streamed, count) in streamed.iter_mut().zip(counts) {
                 streamed.extend_from_slice(&rows[..count * hidden]);
                 rows = &rows[count * hidden..];

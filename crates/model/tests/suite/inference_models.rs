@@ -51,7 +51,7 @@ fn encode(model: &Model) -> (Vec<u32>, Vec<usize>) {
 
 #[test]
 fn models_for_inference_have_the_rows_of_models_that_are_read_completely() {
-    for (text, is_packed) in [(recipe("", RNNT), true), (LSTM.to_owned(), false)] {
+    for text in [recipe("", RNNT), LSTM.to_owned()] {
         let files = Pretrained::new(&text);
         let path = files.path("model.safetensors");
         // An average with other values is preferred.
@@ -65,9 +65,8 @@ fn models_for_inference_have_the_rows_of_models_that_are_read_completely() {
             let complete = read_completely(&files.path(name));
             let model = Model::read_for_inference(&files.path(name), NumberFormat::F32).unwrap();
             assert_eq!(encode(&model), encode(&complete.for_inference(NumberFormat::F32).unwrap()));
-            assert_eq!(model.encoder_format(), is_packed.then_some(NumberFormat::F32));
-            let encoder_weights = model.parameters().iter().any(|(name, _)| name.starts_with("encoder."));
-            assert_eq!(encoder_weights, !is_packed);
+            assert_eq!(model.encoder_format(), Some(NumberFormat::F32));
+            assert!(model.parameters().iter().all(|(name, _)| !name.starts_with("encoder.")));
             assert_eq!(model.weight_checksums().unwrap(), complete.weight_checksums().unwrap());
             for (name, variable) in model.parameters().iter() {
                 assert_eq!(values(variable), values(complete.parameters().get(name).unwrap()), "{name}");

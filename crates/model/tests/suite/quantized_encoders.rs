@@ -1,4 +1,4 @@
-//! LSTM and Conformer encoders in 8-bit blocks.
+//! LSTM and Conformer encoders with packed weights, in `f32` and 8-bit blocks.
 use candle_core::{Device, Tensor};
 use model::config::JointConfig;
 use model::encoders::{
@@ -172,12 +172,12 @@ fn conformer(attention: AttentionKind) -> ConformerEncoderConfig {
     }
 }
 
-#[test]
-fn rows_and_streams_in_blocks_are_close_to_those_in_single_precision() {
+/// Encoders with convolutions, time reduction, both directions, full and chunked attention.
+fn variants() -> [EncoderKind; 6] {
     let subsampling = Some(SubsamplingConfig { channels: 4, factor: 4 });
     let reduction = Some(TimeReduction { after_layer: 1, factor: 3 });
     let chunked = AttentionKind::Chunked(ChunkedAttention { chunk: 4, left: 2 });
-    let variants = [
+    [
         EncoderKind::Lstm(LstmEncoderConfig { time_reduction: reduction.clone(), ..config(40) }),
         EncoderKind::Lstm(LstmEncoderConfig {
             subsampling: subsampling.clone(),
@@ -188,8 +188,28 @@ fn rows_and_streams_in_blocks_are_close_to_those_in_single_precision() {
         EncoderKind::Conformer(ConformerEncoderConfig { subsampling, ..conformer(chunked) }),
         EncoderKind::Conformer(conformer(chunked)),
         EncoderKind::Conformer(conformer(AttentionKind::Full)),
-    ];
-    for (index, config) in variants.into_iter().enumerate() {
+    ]
+}
+
+#[test]
+fn rows_in_single_precision_have_the_bits_of_candle() {
+    for (index, config) in variants().into_iter().enumerate() {
+        let model = model(config);
+        let packed = model.packed_encoder(NumberFormat::F32).unwrap().unwrap();
+        assert!(model.packed_encoder(NumberFormat::Bf16).unwrap().is_none());
+        let (utterances, lengths) = (utterances(&[61, 5, 14]), [61, 5, 14]);
+        let exact = utterances.iter().zip(lengths).map(|(utterance, rows)| {
+            let x = Tensor::from_slice(utterance, (1, rows, MELS), &Device::Cpu).unwrap();
+            values(&model.encoder().forward(&x, &[rows], None).unwrap().0)
+        });
+        let exact: Vec<f32> = exact.flatten().collect();
+        assert_eq!(bits(&packed.encode(&slices(&utterances)).unwrap().rows), bits(&exact), "{index}");
+    }
+}
+
+#[test]
+fn rows_and_streams_in_blocks_are_close_to_those_in_single_precision() {
+    for (index, config) in variants().into_iter().enumerate() {
         let model = model(config);
         let packed = model.packed_encoder(NumberFormat::Q8).unwrap().unwrap();
         let (utterances, lengths) = (utterances(&[61, 0, 14]), [61, 0, 14]);

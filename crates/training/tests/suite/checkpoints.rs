@@ -3,7 +3,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-use model::Checkpoint;
+use model::{Checkpoint, Model};
 use recognizer::Recognizer;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use training::{Error, Observer, Recipe, StartMode, train};
@@ -96,8 +96,11 @@ fn parameters_of_every_loss_are_written_and_read() {
         checkpoint.write(&copy).unwrap();
         assert!(std::fs::read(&path).unwrap() == std::fs::read(&copy).unwrap());
         let recognizer = Recognizer::load(&copy).unwrap();
-        let values = recognizer.model().parameters().values().unwrap();
-        assert_eq!(Some(values), checkpoint.average, "{loss}");
+        // Weights of the encoder are packed: they are compared by their checksums.
+        let model = recognizer.model();
+        let complete = Model::new(model.config(), recognizer.tokenizer().size()).unwrap();
+        complete.parameters().set(checkpoint.average.as_ref().unwrap()).unwrap();
+        assert_eq!(model.weight_checksums().unwrap(), complete.weight_checksums().unwrap(), "{loss}");
 
         if let Some((name, _)) = added.first() {
             // The recipe of a plain transducer does not match the parameters.

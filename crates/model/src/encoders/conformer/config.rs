@@ -174,7 +174,7 @@ impl BuildEncoder for ConformerEncoderConfig {
         Ok(Arc::new(ConformerEncoder::with_adapter(self, input_width, Some(adapter), vb)?))
     }
 
-    /// Packs in 8-bit blocks only: [`ConformerEncoder`] computes in `f32`.
+    /// Packs in `f32` and in 8-bit blocks.
     fn pack(
         &self,
         input_width: usize,
@@ -182,8 +182,8 @@ impl BuildEncoder for ConformerEncoderConfig {
         read: &mut ReadTensor,
     ) -> Result<Option<Arc<dyn InferenceEncoder>>> {
         match format {
-            NumberFormat::Q8 => Ok(Some(Arc::new(PackedConformer::read(self, input_width, format, read)?))),
-            _ => Ok(None),
+            NumberFormat::Bf16 => Ok(None),
+            _ => Ok(Some(Arc::new(PackedConformer::read(self, input_width, format, read)?))),
         }
     }
 }

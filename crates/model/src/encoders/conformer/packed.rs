@@ -8,8 +8,8 @@ use decoding::AffineLayer;
 use layers::attention::max_scores_in_memory;
 
 use super::layer::ConformerLayer;
+use super::packed_layer::{LayerState, PackedConformerLayer};
 use super::stream::ConformerStream;
-use super::streaming_layer::{LayerState, StreamingLayer};
 use super::{ConformerEncoderConfig, InputLayer};
 use crate::Result;
 use crate::encoders::inference_encoder::{build_from_values, count_rows};
@@ -20,7 +20,7 @@ use crate::encoders::{EncodedRows, EncoderChunk, EncoderStream, InferenceEncoder
 pub(super) struct PackedConformer {
     pub(super) config: ConformerEncoderConfig,
     pub(super) input_layer: PackedInputLayer,
-    pub(super) layers: Vec<StreamingLayer>,
+    pub(super) layers: Vec<PackedConformerLayer>,
 }
 
 /// [`InputLayer`] with packed weights.
@@ -68,7 +68,7 @@ impl PackedConformer {
             let layer = build_from_values(format, read, |vb| {
                 Ok(ConformerLayer::new(config, None, &vb.pp("encoder").pp("layers").pp(index))?)
             })?;
-            layers.push(StreamingLayer::new(&layer, format)?);
+            layers.push(PackedConformerLayer::new(&layer, format)?);
         }
         Ok(PackedConformer { config: config.clone(), input_layer, layers })
     }
@@ -110,10 +110,9 @@ impl InferenceEncoder for PackedConformer {
         let rows: usize = lengths.iter().sum();
         let ConformerEncoderConfig { width, heads, feed_forward, .. } = self.config;
         // Rows x, their sum with a module's result, and the rows in front of the layers: 3 W.
-        // Attention: norm, q|k|v, the same with context, rotated heads, results by heads and
-        // together, projection: 13 W. Feed-forward modules need norm, inner rows, SiLU, blocks and
-        // result: 2 W and 3 F.
-        let values = rows * (3 * width + (13 * width).max(2 * width + 3 * feed_forward));
+        // Attention: norm, q|k|v, rotated heads, results by heads and together, projection: 10 W.
+        // Feed-forward modules: norm, inner rows, SiLU, blocks and result: 2 W and 3 F.
+        let values = rows * (3 * width + (10 * width).max(2 * width + 3 * feed_forward));
         let longest = lengths.iter().copied().max().unwrap_or(0);
         let scores = max_scores_in_memory(heads * lengths.len(), longest, self.config.attention.chunks());
         input.max((values + scores) * size_of::<f32>())

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use layers::attention::ChunkSizes;
 
 use super::packed::{PackedConformer, PackedInputLayer};
-use super::streaming_layer::LayerState;
+use super::packed_layer::LayerState;
 use crate::Result;
 use crate::encoders::stream::PartSizes;
 use crate::encoders::{EncoderChunk, EncoderState, EncoderStream, InferenceEncoder, stream};

@@ -2,8 +2,11 @@
 //!
 //! The caller owns the state of each utterance in the layer (`LayerState`). W: width of a row; k:
 //! taps of the depthwise convolution; m: chunks of left context in the state.
+use std::borrow::Cow;
+
 use decoding::AffineLayer;
 use kernels::packed::NumberFormat;
+use kernels::{par_for, parts, parts_mut};
 
 use super::layer::{ConformerLayer, Convolution, SelfAttention};
 use crate::Result;
@@ -18,20 +21,20 @@ use layers::ragged::Ragged;
 use layers::tensors::to_vec;
 
 /// [`ConformerLayer`] with packed weights.
-pub(super) struct StreamingLayer {
-    feed_forward1: StreamingFeedForward,
-    attention: StreamingAttention,
-    convolution: StreamingConvolution,
-    feed_forward2: StreamingFeedForward,
+pub(super) struct PackedConformerLayer {
+    feed_forward1: FeedForwardModule,
+    attention: AttentionModule,
+    convolution: ConvolutionModule,
+    feed_forward2: FeedForwardModule,
     norm_out: InferenceNorm,
 }
 
-struct StreamingFeedForward {
+struct FeedForwardModule {
     norm: InferenceNorm,
     layers: [AffineLayer; 2],
 }
 
-struct StreamingAttention {
+struct AttentionModule {
     norm: InferenceNorm,
     /// The projections to q, k and v.
     qkv: AffineLayer,
@@ -40,7 +43,7 @@ struct StreamingAttention {
     chunks: Option<ChunkSizes>,
 }
 
-struct StreamingConvolution {
+struct ConvolutionModule {
     norm: InferenceNorm,
     pointwise: [AffineLayer; 2],
     /// Taps that apply to earlier frames.
@@ -61,23 +64,28 @@ pub(super) struct LayerState<'a> {
     pub tail: &'a mut Vec<f32>,
 }
 
+/// Values that a task of [`add_scaled`] processes.
+const VALUES_PER_TASK: usize = 1 << 14;
+
 /// Returns `x + factor · y`.
 fn add_scaled(mut x: Vec<f32>, factor: f32, y: &[f32]) -> Vec<f32> {
-    kernels::add_scaled(&mut x, factor, y);
+    par_for((parts_mut(&mut x, VALUES_PER_TASK), parts(y, VALUES_PER_TASK)), |_, (x, y)| {
+        kernels::add_scaled(x, factor, y);
+    });
     x
 }
 
-impl StreamingLayer {
+impl PackedConformerLayer {
     pub(super) fn new(layer: &ConformerLayer, format: NumberFormat) -> Result<Self> {
-        let feed_forward = |module: &FeedForward| -> Result<StreamingFeedForward> {
+        let feed_forward = |module: &FeedForward| -> Result<FeedForwardModule> {
             let layers =
                 [module.linear1.pack_as(format, "linear1")?, module.linear2.pack_as(format, "linear2")?];
-            Ok(StreamingFeedForward { norm: module.norm.for_inference()?, layers })
+            Ok(FeedForwardModule { norm: module.norm.for_inference()?, layers })
         };
-        Ok(StreamingLayer {
+        Ok(PackedConformerLayer {
             feed_forward1: feed_forward(&layer.feed_forward1)?,
-            attention: StreamingAttention::new(&layer.attention, format)?,
-            convolution: StreamingConvolution::new(&layer.convolution, format)?,
+            attention: AttentionModule::new(&layer.attention, format)?,
+            convolution: ConvolutionModule::new(&layer.convolution, format)?,
             feed_forward2: feed_forward(&layer.feed_forward2)?,
             norm_out: layer.norm_out.for_inference()?,
         })
@@ -103,21 +111,21 @@ impl StreamingLayer {
     }
 }
 
-impl StreamingFeedForward {
+impl FeedForwardModule {
     fn apply(&self, x: &[f32]) -> Vec<f32> {
         let [inner, outer] = &self.layers;
         outer.forward_rows(&silu_rows(&inner.forward_rows(&self.norm.apply(x))))
     }
 }
 
-impl StreamingAttention {
+impl AttentionModule {
     fn new(module: &SelfAttention, format: NumberFormat) -> Result<Self> {
         let [weight, bias] = module.concatenate_qkv()?;
         let heads = HeadShape { count: module.heads, total_width: module.out.weight().dim(0)? };
         let qkv = pack_as(format, "linear_qkv", &weight, &bias)?;
         let out = module.out.pack_as(format, "linear_out")?;
         let (norm, chunks) = (module.norm.for_inference()?, module.chunks);
-        Ok(StreamingAttention { norm, qkv, out, heads, chunks })
+        Ok(AttentionModule { norm, qkv, out, heads, chunks })
     }
 
     fn step(&self, x: &[f32], lengths: &[usize], states: &mut [LayerState]) -> Vec<f32> {
@@ -126,13 +134,16 @@ impl StreamingAttention {
         let new_qkv = self.qkv.forward_rows(&self.norm.apply(x));
         let ragged = Ragged::new(lengths);
         // Earlier rows are keys and values only, without a query.
-        let qkv_with_context = |b: usize, state: &LayerState| {
+        let qkv_with_context = |(b, state): (usize, &LayerState)| {
+            let new_rows = ragged.utterance(&new_qkv, qkv_width, b);
+            if state.keys.is_empty() {
+                return Cow::Borrowed(new_rows);
+            }
             let context = state.keys.chunks_exact(keys_width);
-            let context = context.flat_map(|keys| std::iter::repeat_n(&0.0, width).chain(keys)).copied();
-            context.chain(ragged.utterance(&new_qkv, qkv_width, b).iter().copied()).collect::<Vec<f32>>()
+            let context = context.flat_map(|keys| std::iter::repeat_n(&0.0, width).chain(keys));
+            Cow::Owned(context.chain(new_rows).copied().collect::<Vec<f32>>())
         };
-        let qkv: Vec<Vec<f32>> =
-            states.iter().enumerate().map(|(b, state)| qkv_with_context(b, state)).collect();
+        let qkv: Vec<Cow<[f32]>> = states.iter().enumerate().map(qkv_with_context).collect();
         let context_rows = states.iter().map(|state| state.keys.len() / keys_width);
         let utterances: Vec<AttentionInput<f32>> = qkv
             .iter()
@@ -151,11 +162,11 @@ impl StreamingAttention {
     }
 }
 
-impl StreamingConvolution {
+impl ConvolutionModule {
     fn new(module: &Convolution, format: NumberFormat) -> Result<Self> {
         let [weight, bias] = &module.depthwise;
         let (weight, taps) = (to_vec::<f32>(weight)?, weight.dim(1)?);
-        Ok(StreamingConvolution {
+        Ok(ConvolutionModule {
             norm: module.norm.for_inference()?,
             pointwise: [
                 module.pointwise1.pack_as(format, "pointwise_conv1")?,
@@ -173,11 +184,12 @@ impl StreamingConvolution {
         let [first, second] = &self.pointwise;
         let gated = glu_rows(&first.forward_rows(&self.norm.apply(x)), width);
         let ragged = Ragged::new(lengths);
-        let mut convolved = vec![0.0; gated.len()];
-        for (b, (state, out)) in states.iter_mut().zip(ragged.split_mut(&mut convolved, width)).enumerate() {
-            let context_rows = state.tail.len() / width;
+        for (b, state) in states.iter_mut().enumerate() {
             state.tail.extend_from_slice(ragged.utterance(&gated, width, b));
-            depthwise::forward_rows(state.tail, context_rows, &self.weight, &self.bias, past_taps, out);
+        }
+        let rows: Vec<&[f32]> = states.iter().map(|state| &state.tail[..]).collect();
+        let convolved = depthwise::last_rows(&ragged, &rows, &self.weight, &self.bias, past_taps);
+        for state in states {
             let rows = state.tail.len() / width;
             state.tail.drain(..rows.saturating_sub(past_taps) * width);
         }

@@ -1,0 +1,270 @@
+//! `PackedLstmLayer`: inference with an LSTM layer, in chunks or whole utterances.
+//!
+//! ```text
+//! a = x W_ihᵀ + b       blocks of rows
+//! steps                 a task for each group, from h and c of each utterance to its next h and c
+//! ```
+//! x are input rows, a gates before their nonlinearity, h and c hidden and cell states; rows are
+//! packed as in `layout.rs`. In `f32`, the sums and their order are those of `direction.rs`. The
+//! results of chunks have the bits of those of the whole utterance, with any other utterances in
+//! the batch.
+use decoding::AffineLayer;
+use kernels::packed::NumberFormat;
+use kernels::{PackedRecurrentWeight, items_mut, par_for};
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use super::LstmWeights;
+use super::direction::{for_each_row, split_by_group};
+use super::layout::{self, TapeLayout};
+use super::quantized_steps::QuantizedRecurrentWeight;
+use super::steps::{self, InitialStates};
+use crate::linear::pack_as;
+use crate::ragged::Ragged;
+use crate::tensors::to_vec;
+use crate::{Error, Result};
+
+/// An LSTM layer with packed weights.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use kernels::packed::NumberFormat;
+/// use layers::lstm::{Lstm, LstmState};
+///
+/// let map = candle_nn::VarMap::new();
+/// let vb = candle_nn::VarBuilder::from_varmap(&map, DType::F32, &Device::Cpu);
+/// let layer = Lstm::new(3, 4, 0, false, &vb)?;
+/// let x: Vec<f32> = (0..15).map(|i| (i as f32).sin()).collect();
+/// let full = layer.forward(&Tensor::from_slice(&x, (1, 5, 3), &Device::Cpu)?, &[5])?;
+/// let full = full.flatten_all()?.to_vec1::<f32>()?;
+///
+/// let packed = layer.pack(NumberFormat::F32)?;
+/// assert_eq!(packed.encode(&x, &[5])?, full);
+/// let mut states = [LstmState::new(4)];
+/// let mut rows = packed.step(&x[..6], &[2], &mut states)?;
+/// rows.extend(packed.step(&x[6..], &[3], &mut states)?);
+/// assert_eq!(rows, full);
+/// # Ok::<(), layers::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct PackedLstmLayer {
+    /// The forward direction, and the backward one of a bidirectional layer.
+    directions: Vec<PackedDirection>,
+    input: usize,
+    hidden: usize,
+}
+
+/// A direction of a layer with packed weights.
+#[derive(Debug)]
+struct PackedDirection {
+    input: AffineLayer,
+    recurrent: RecurrentWeight,
+}
+
+/// A packed recurrent weight.
+#[derive(Debug)]
+enum RecurrentWeight {
+    F32(PackedRecurrentWeight<f32>),
+    Q8(QuantizedRecurrentWeight),
+}
+
+/// The state of one utterance: h and c.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LstmState {
+    /// The hidden state `[H]`.
+    pub h: Vec<f32>,
+    /// The cell state `[H]`.
+    pub c: Vec<f32>,
+}
+
+impl LstmState {
+    /// Returns the state before the first frame, zeros.
+    pub fn new(hidden: usize) -> Self {
+        LstmState { h: vec![0.0; hidden], c: vec![0.0; hidden] }
+    }
+}
+
+impl PackedLstmLayer {
+    /// Packs a copy of the weights of one or two directions, which must be `f32`.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for another format than `f32` and 8-bit blocks, and for numbers above 8e6
+    /// in blocks; errors of candle.
+    pub(super) fn new(directions: &[LstmWeights], format: NumberFormat) -> Result<Self> {
+        let (_, input) = directions[0].input.dims2()?;
+        let (_, hidden) = directions[0].recurrent.dims2()?;
+        let directions = directions.iter().map(|weights| PackedDirection::new(weights, format));
+        Ok(PackedLstmLayer { directions: directions.collect::<Result<_>>()?, input, hidden })
+    }
+
+    /// Returns the width D of the input rows.
+    pub fn input(&self) -> usize {
+        self.input
+    }
+
+    /// Returns the width H of the states.
+    pub fn hidden(&self) -> usize {
+        self.hidden
+    }
+
+    /// Returns the number of directions: 1 or 2.
+    pub fn directions(&self) -> usize {
+        self.directions.len()
+    }
+
+    /// Returns the width of the output rows: H for each direction.
+    pub fn width(&self) -> usize {
+        self.directions() * self.hidden
+    }
+
+    /// Applies a layer of one direction to each utterance's next rows.
+    ///
+    /// States are updated.
+    ///
+    /// # Shapes
+    /// `x [Σ n, D]`, one utterance after another without padding, `n` of `lengths` each, which may
+    /// be 0; one state for each. Returns `[Σ n, H]`.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if lengths, states and rows do not match, or for two directions; no state
+    /// has changed then.
+    ///
+    /// Cost: `O(Σ n · (D + H) · H)` time, `O(Σ n · (D + H))` memory.
+    pub fn step(&self, x: &[f32], lengths: &[usize], states: &mut [LstmState]) -> Result<Vec<f32>> {
+        let [direction] = &self.directions[..] else {
+            return Err(Error::shape("directions", "1", self.directions().to_string()));
+        };
+        expect_count("x: values", lengths.iter().sum::<usize>() * self.input, x.len())?;
+        expect_count("states", lengths.len(), states.len())?;
+        for state in &*states {
+            expect_count("states: width of h", self.hidden, state.h.len())?;
+            expect_count("states: width of c", self.hidden, state.c.len())?;
+        }
+        let layout = self.layout(lengths, false);
+        let [state, cell] = direction.run(&layout, x, &Ragged::new(lengths), states);
+        for (b, (last_state, &length)) in states.iter_mut().zip(lengths).enumerate() {
+            if let Some(row) = length.checked_sub(1).and_then(|last| layout.row(b, last)) {
+                last_state.h.copy_from_slice(&state[row * self.hidden..][..self.hidden]);
+                last_state.c.copy_from_slice(&cell[row * self.hidden..][..self.hidden]);
+            }
+        }
+        drop(cell);
+        Ok(self.unpack(&[(layout, state)], lengths))
+    }
+
+    /// Applies the layer to whole utterances.
+    ///
+    /// The second direction starts at the end of each utterance.
+    ///
+    /// # Shapes
+    /// `x` as in [`Self::step`]. Returns `[Σ n, H]` for one direction and `[Σ n, 2H]` for two.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if lengths and rows do not match.
+    ///
+    /// Cost: that of [`Self::step`] for each direction.
+    pub fn encode(&self, x: &[f32], lengths: &[usize]) -> Result<Vec<f32>> {
+        expect_count("x: values", lengths.iter().sum::<usize>() * self.input, x.len())?;
+        let (ragged, initial) = (Ragged::new(lengths), vec![LstmState::new(self.hidden); lengths.len()]);
+        let run = |(direction, is_reverse): (&PackedDirection, bool)| {
+            let layout = self.layout(lengths, is_reverse);
+            let [state, _] = direction.run(&layout, x, &ragged, &initial);
+            (layout, state)
+        };
+        let directions: Vec<_> = self.directions.iter().zip([false, true]).collect();
+        // As in `run_directions`, for the same reason.
+        let states: Vec<(TapeLayout, Vec<f32>)> = match self.layout(lengths, false).uses_strips() {
+            true => directions.into_iter().map(run).collect(),
+            false => directions.into_par_iter().map(run).collect(),
+        };
+        Ok(self.unpack(&states, lengths))
+    }
+
+    /// Returns an upper bound of the bytes of [`Self::encode`] in addition to its input rows.
+    pub fn bytes(&self, rows: usize) -> usize {
+        // Input rows, packed and in blocks; gates, cells and hidden states.
+        let direction_values = 2 * self.input + 6 * self.hidden;
+        size_of::<f32>() * rows * self.directions() * direction_values
+    }
+
+    /// Returns the rows of utterances: packed states of all directions, concatenated.
+    fn unpack(&self, states: &[(TapeLayout, Vec<f32>)], lengths: &[usize]) -> Vec<f32> {
+        let mut rows = Vec::with_capacity(lengths.iter().sum::<usize>() * self.width());
+        for (b, &length) in lengths.iter().enumerate() {
+            for t in 0..length {
+                for (layout, states) in states {
+                    let row = layout.row(b, t).expect("a frame of the utterance");
+                    rows.extend_from_slice(&states[row * self.hidden..][..self.hidden]);
+                }
+            }
+        }
+        rows
+    }
+
+    fn layout(&self, lengths: &[usize], is_reverse: bool) -> TapeLayout {
+        let blocking = layout::select_blocking(lengths.len(), self.directions(), self.hidden);
+        TapeLayout::new(lengths, blocking, is_reverse)
+    }
+}
+
+fn expect_count(argument: &str, expected: usize, found: usize) -> Result<()> {
+    match expected == found {
+        true => Ok(()),
+        false => Err(Error::shape(argument, expected.to_string(), found.to_string())),
+    }
+}
+
+impl PackedDirection {
+    fn new(weights: &LstmWeights, format: NumberFormat) -> Result<Self> {
+        let (_, hidden) = weights.recurrent.dims2()?;
+        let input = pack_as(format, "weight_ih", &weights.input, &weights.bias)?;
+        let recurrent = to_vec::<f32>(&weights.recurrent)?;
+        let recurrent = match format {
+            NumberFormat::F32 => {
+                RecurrentWeight::F32(PackedRecurrentWeight::for_forward(None, &recurrent, hidden))
+            }
+            NumberFormat::Q8 => RecurrentWeight::Q8(QuantizedRecurrentWeight::new(&recurrent, hidden)?),
+            NumberFormat::Bf16 => return Err(Error::shape("format", "f32 or q8", "bf16")),
+        };
+        Ok(PackedDirection { input, recurrent })
+    }
+
+    /// Computes hidden and cell states of all frames, packed as in `layout`.
+    fn run(&self, layout: &TapeLayout, x: &[f32], ragged: &Ragged, initial: &[LstmState]) -> [Vec<f32>; 2] {
+        let (input_width, hidden, rows) = (self.input.inputs(), self.input.outputs() / 4, ragged.rows());
+        let mut packed_x = vec![0.0; rows * input_width];
+        for_each_row(&mut packed_x, input_width, |row, packed| {
+            let (b, t) = layout.frame(row);
+            packed.copy_from_slice(&x[(ragged.range(b).start + t) * input_width..][..input_width]);
+        });
+        let mut gates = self.input.forward_rows(&packed_x);
+        drop(packed_x);
+
+        let zeros = || vec![0.0; rows * hidden];
+        let (mut cell, mut state) = (zeros(), zeros());
+        let initial_states: Vec<[Vec<f32>; 2]> = layout
+            .groups
+            .iter()
+            .map(|group| {
+                let gather = |part: fn(&LstmState) -> &[f32]| {
+                    group.utterances().flat_map(|(b, _)| part(&initial[b]).iter().copied()).collect()
+                };
+                [gather(|state| &state.h), gather(|state| &state.c)]
+            })
+            .collect();
+        let mut groups = split_by_group(layout, hidden, &mut gates, &mut cell, &mut state);
+        par_for(items_mut(&mut groups), |group, rows| {
+            let [h, c] = &initial_states[group];
+            let (initial, group, is_shared) =
+                (InitialStates { h, c }, &layout.groups[group], layout.uses_strips());
+            match &self.recurrent {
+                RecurrentWeight::F32(weight) => {
+                    steps::forward(group, hidden, None, weight, Some(initial), rows, is_shared);
+                }
+                RecurrentWeight::Q8(weight) => weight.forward(group, initial, rows, is_shared),
+            }
+        });
+        [state, cell]
+    }
+}
