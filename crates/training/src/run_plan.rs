@@ -351,27 +351,51 @@ mod tests {
     use super::*;
     use crate::recipe::Recipe;
 
+    /// Creates a model with an encoder and other keys of a recipe.
+    fn model(encoder: &str, keys: &str) -> Model {
+        let text = format!(
+            r#"
+            {keys}
+            data = {{ train = ["none.jsonl"] }}
+            features = {{ mels = 20 }}
+            tokens = {{ kind = "words" }}
+            encoder = {encoder}
+            predictor = {{ kind = "stateless", embedding = 8, context = 1 }}
+            joint = {{ width = 8 }}
+            loss = {{ kind = "rnnt", budget = "1MiB" }}
+            optimizer = {{ learning_rate = 1e-3 }}
+            batch = {{ max_frames = 100, max_utterances = 4 }}
+            training = {{ epochs = 1 }}
+            "#
+        );
+        let recipe = Recipe::parse(&text, std::path::Path::new("test.toml")).unwrap();
+        Model::new(&recipe.model_config(), 10).unwrap()
+    }
+
     #[test]
     fn evaluations_are_planned_with_all_activations_of_recomputed_layers() {
-        let text = r#"
-            data = { train = ["none.jsonl"] }
-            features = { mels = 20 }
-            tokens = { kind = "words" }
-            encoder = { kind = "conformer", layers = 8, width = 32, heads = 4, feed_forward = 64, kernel = 7 }
-            predictor = { kind = "stateless", embedding = 8, context = 1 }
-            joint = { width = 8 }
-            loss = { kind = "rnnt", budget = "1MiB" }
-            optimizer = { learning_rate = 1e-3 }
-            batch = { max_frames = 100, max_utterances = 4 }
-            training = { epochs = 1 }
-        "#;
-        let recipe = Recipe::parse(text, std::path::Path::new("test.toml")).unwrap();
-        let model = Model::new(&recipe.model_config(), 10).unwrap();
+        let model = model(
+            r#"{ kind = "conformer", layers = 8, width = 32, heads = 4, feed_forward = 64, kernel = 7 }"#,
+            "",
+        );
         let plan = RunPlan::new(&model, 100 << 20, 0, 400, 400, 1, EncoderPass::Recomputed).unwrap();
         let largest = |fits: &dyn Fn(usize) -> bool| (1..1000).take_while(|&count| fits(count)).count();
         let trained = largest(&|count| plan.fits(&model, count, 400));
         let evaluated = largest(&|count| plan.fits_encoding(&model, count, 400));
         assert!(0 < evaluated && evaluated < trained, "{evaluated} {trained}");
         assert!(model.encoding_bytes(evaluated, 400).unwrap() <= plan.available());
+    }
+
+    #[test]
+    fn caches_of_encoder_rows_are_planned_with_packed_weights() {
+        let model = model(
+            r#"{ kind = "lstm", layers = 2, hidden = 256 }"#,
+            r#"init = { weights = "other.safetensors", frozen = ["encoder"] }"#,
+        );
+        let plan = RunPlan::new(&model, 1 << 30, 0, 40, 40, 1, EncoderPass::Cached).unwrap();
+        let encoder = model.parameters().iter().filter(|(name, _)| name.starts_with("encoder."));
+        let weights: usize = encoder.map(|(_, weight)| weight.elem_count()).sum();
+        let encoding = model.encoding_bytes(1, 40).unwrap();
+        assert!(plan.caching_bytes(&model, 1, 40) >= encoding + 4 * weights);
     }
 }
