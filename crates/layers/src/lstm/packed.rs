@@ -8,9 +8,9 @@
 //! packed as in `layout.rs`. In `f32`, the sums and their order are those of `direction.rs`. The
 //! results of chunks have the bits of those of the whole utterance, with any other utterances in
 //! the batch.
-use decoding::AffineLayer;
+use decoding::{AffineLayer, NetworkScratch};
 use kernels::packed::NumberFormat;
-use kernels::{PackedRecurrentWeight, items_mut, par_for};
+use kernels::{BufferPool, PackedRecurrentWeight, PooledBuffer, items_mut, par_for};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +23,9 @@ use crate::linear::pack_as;
 use crate::ragged::Ragged;
 use crate::tensors::to_vec;
 use crate::{Error, Result};
+
+/// Rows that a task of [`PackedLstmLayer::unpack`] copies.
+const ROWS_PER_TASK: usize = 64;
 
 /// An LSTM layer with packed weights.
 ///
@@ -52,6 +55,8 @@ pub struct PackedLstmLayer {
     directions: Vec<PackedDirection>,
     input: usize,
     hidden: usize,
+    /// Buffers between calls.
+    pool: BufferPool<f32>,
 }
 
 /// A direction of a layer with packed weights.
@@ -95,7 +100,15 @@ impl PackedLstmLayer {
         let (_, input) = directions[0].input.dims2()?;
         let (_, hidden) = directions[0].recurrent.dims2()?;
         let directions = directions.iter().map(|weights| PackedDirection::new(weights, format));
-        Ok(PackedLstmLayer { directions: directions.collect::<Result<_>>()?, input, hidden })
+        let directions = directions.collect::<Result<_>>()?;
+        Ok(PackedLstmLayer { directions, input, hidden, pool: BufferPool::new() })
+    }
+
+    /// Returns this layer with the buffers of a pool.
+    ///
+    /// Layers that are not applied at the same time can share one.
+    pub fn with_pool(self, pool: BufferPool<f32>) -> Self {
+        Self { pool, ..self }
     }
 
     /// Returns the width D of the input rows.
@@ -141,16 +154,15 @@ impl PackedLstmLayer {
             expect_count("states: width of h", self.hidden, state.h.len())?;
             expect_count("states: width of c", self.hidden, state.c.len())?;
         }
-        let layout = self.layout(lengths, false);
-        let [state, cell] = direction.run(&layout, x, &Ragged::new(lengths), states);
+        let (ragged, layout) = (Ragged::new(lengths), self.layout(lengths, false));
+        let [state, cell] = direction.run(&self.pool, &layout, x, &ragged, states);
         for (b, (last_state, &length)) in states.iter_mut().zip(lengths).enumerate() {
             if let Some(row) = length.checked_sub(1).and_then(|last| layout.row(b, last)) {
                 last_state.h.copy_from_slice(&state[row * self.hidden..][..self.hidden]);
                 last_state.c.copy_from_slice(&cell[row * self.hidden..][..self.hidden]);
             }
         }
-        drop(cell);
-        Ok(self.unpack(&[(layout, state)], lengths))
+        Ok(self.unpack(&[(layout, state)], &ragged))
     }
 
     /// Applies the layer to whole utterances.
@@ -169,36 +181,30 @@ impl PackedLstmLayer {
         let (ragged, initial) = (Ragged::new(lengths), vec![LstmState::new(self.hidden); lengths.len()]);
         let run = |(direction, is_reverse): (&PackedDirection, bool)| {
             let layout = self.layout(lengths, is_reverse);
-            let [state, _] = direction.run(&layout, x, &ragged, &initial);
+            let [state, _] = direction.run(&self.pool, &layout, x, &ragged, &initial);
             (layout, state)
         };
         let directions: Vec<_> = self.directions.iter().zip([false, true]).collect();
         // As in `run_directions`, for the same reason.
-        let states: Vec<(TapeLayout, Vec<f32>)> = match self.layout(lengths, false).uses_strips() {
+        let states: Vec<(TapeLayout, PooledBuffer<f32>)> = match self.layout(lengths, false).uses_strips() {
             true => directions.into_iter().map(run).collect(),
             false => directions.into_par_iter().map(run).collect(),
         };
-        Ok(self.unpack(&states, lengths))
-    }
-
-    /// Returns an upper bound of the bytes of [`Self::encode`] in addition to its input rows.
-    pub fn bytes(&self, rows: usize) -> usize {
-        // Input rows, packed and in blocks; gates, cells and hidden states.
-        let direction_values = 2 * self.input + 6 * self.hidden;
-        size_of::<f32>() * rows * self.directions() * direction_values
+        Ok(self.unpack(&states, &ragged))
     }
 
     /// Returns the rows of utterances: packed states of all directions, concatenated.
-    fn unpack(&self, states: &[(TapeLayout, Vec<f32>)], lengths: &[usize]) -> Vec<f32> {
-        let mut rows = Vec::with_capacity(lengths.iter().sum::<usize>() * self.width());
-        for (b, &length) in lengths.iter().enumerate() {
-            for t in 0..length {
-                for (layout, states) in states {
-                    let row = layout.row(b, t).expect("a frame of the utterance");
-                    rows.extend_from_slice(&states[row * self.hidden..][..self.hidden]);
+    fn unpack(&self, states: &[(TapeLayout, PooledBuffer<f32>)], ragged: &Ragged) -> Vec<f32> {
+        let (width, hidden) = (self.width(), self.hidden);
+        let mut rows = kernels::alloc(ragged.rows() * width, 0.0);
+        par_for(items_mut(&mut ragged.blocks(&mut rows, width, ROWS_PER_TASK)), |_, block| {
+            for (t, row) in (block.first_row..).zip(block.rows.chunks_exact_mut(width)) {
+                for ((layout, states), row) in states.iter().zip(row.chunks_exact_mut(hidden)) {
+                    let packed_row = layout.row(block.utterance, t).expect("a frame of the utterance");
+                    row.copy_from_slice(&states[packed_row * hidden..][..hidden]);
                 }
             }
-        }
+        });
         rows
     }
 
@@ -231,18 +237,25 @@ impl PackedDirection {
     }
 
     /// Computes hidden and cell states of all frames, packed as in `layout`.
-    fn run(&self, layout: &TapeLayout, x: &[f32], ragged: &Ragged, initial: &[LstmState]) -> [Vec<f32>; 2] {
+    fn run(
+        &self,
+        pool: &BufferPool<f32>,
+        layout: &TapeLayout,
+        x: &[f32],
+        ragged: &Ragged,
+        initial: &[LstmState],
+    ) -> [PooledBuffer<f32>; 2] {
         let (input_width, hidden, rows) = (self.input.inputs(), self.input.outputs() / 4, ragged.rows());
-        let mut packed_x = vec![0.0; rows * input_width];
+        let mut packed_x = pool.acquire("packed rows", rows * input_width);
         for_each_row(&mut packed_x, input_width, |row, packed| {
             let (b, t) = layout.frame(row);
             packed.copy_from_slice(&x[(ragged.range(b).start + t) * input_width..][..input_width]);
         });
-        let mut gates = self.input.forward_rows(&packed_x);
+        let mut gates = pool.acquire("gates of frames", rows * 4 * hidden);
+        self.input.forward(&packed_x, &mut gates, &mut NetworkScratch::default());
         drop(packed_x);
 
-        let zeros = || vec![0.0; rows * hidden];
-        let (mut cell, mut state) = (zeros(), zeros());
+        let [mut cell, mut state] = ["cells", "states"].map(|role| pool.acquire(role, rows * hidden));
         let initial_states: Vec<[Vec<f32>; 2]> = layout
             .groups
             .iter()

@@ -4,6 +4,7 @@
 //! bytes. Convolutions of the subsampling, and its linear layer, are `f32`.
 use std::sync::Arc;
 
+use kernels::BufferPool;
 use kernels::packed::NumberFormat;
 use layers::lstm::PackedLstmLayer;
 
@@ -34,12 +35,12 @@ impl PackedLstm {
     ) -> Result<Self> {
         let subsampling =
             build_from_values(format, read, |vb| config.build_subsampling(input_width, &vb.pp("encoder")))?;
-        let mut layers = Vec::with_capacity(config.layers);
+        let (mut layers, pool) = (Vec::with_capacity(config.layers), BufferPool::new());
         for layer in 0..config.layers {
             let lstm = build_from_values(format, read, |vb| {
                 config.build_layer(layer, input_width, &vb.pp("encoder"))
             })?;
-            layers.push(lstm.pack(format)?);
+            layers.push(lstm.pack(format)?.with_pool(pool.clone()));
         }
         let subsampling = subsampling.map(|subsampling| subsampling.stream()).transpose()?;
         Ok(PackedLstm { config: config.clone(), subsampling, layers })
@@ -82,17 +83,21 @@ impl InferenceEncoder for PackedLstm {
             subsampling_bytes = subsampling.bytes(&lengths);
             lengths.iter_mut().for_each(|length| *length = length.div_ceil(subsampling.factor()));
         }
-        let mut largest_layer = 0;
+        // The largest buffers of all layers: the pool keeps packed rows, gates, cells and states.
+        let (mut pooled, mut temporary) = ([0, 0], 0);
         for (index, layer) in self.layers.iter().enumerate() {
             if let Some(reduction) = self.config.reduction_before(index) {
                 lengths.iter_mut().for_each(|length| *length = length.div_ceil(reduction.factor));
             }
             let rows: usize = lengths.iter().sum();
-            // Input rows before and after a time reduction.
-            let input_bytes = 2 * size_of::<f32>() * rows * layer.input();
-            largest_layer = largest_layer.max(input_bytes + layer.bytes(rows));
+            let [inputs, outputs] = [layer.input(), layer.width()].map(|width| rows * width);
+            let buffers = [layer.directions() * inputs, 6 * outputs];
+            pooled.iter_mut().zip(buffers).for_each(|(largest, values)| *largest = values.max(*largest));
+            // Rows before and after a time reduction, in blocks for each direction, and results.
+            temporary = temporary.max((2 + layer.directions()) * inputs + outputs);
         }
-        subsampling_bytes.max(largest_layer)
+        let bytes = |values: usize| values * size_of::<f32>();
+        bytes(pooled[0] + pooled[1]) + subsampling_bytes.max(bytes(temporary))
     }
 
     fn stream(self: Arc<Self>) -> Option<Arc<dyn EncoderStream>> {
