@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use kernels::packed::{NumberFormat, QuantizedMatrix};
+use kernels::packed::NumberFormat;
 
 use crate::adapter::read_merged;
 use crate::checkpoint_file::{CheckpointFile, matrix_shape};
@@ -50,7 +50,7 @@ impl Model {
         file.check(&shapes)?;
         Self::check_memory(config, &memory_shapes(config, &shapes, format), 1, 1)?;
         file.check_other_values()?;
-        let packed = pack(config, format, &mut |name| match &config.adapter {
+        let mut read_encoder = |name: &str| match &config.adapter {
             None => file.read_stored(name),
             adapter => {
                 let mut read =
@@ -58,17 +58,30 @@ impl Model {
                 let values = read_merged(adapter.as_ref(), name, &mut read)?;
                 Ok(values.map_or_else(|| file.read_weight(name), Ok)?.into())
             }
-        })?;
+        };
+        let packed = pack(config, format, &mut read_encoder)?;
+        Self::from_packed(config, labels, format, packed, &shapes, &mut |name| file.read_stored(name))
+    }
+
+    /// Creates a model from a packed encoder, if there is one, and the other weights.
+    fn from_packed(
+        config: &ModelConfig,
+        labels: usize,
+        format: NumberFormat,
+        packed: Option<Arc<PackedEncoder>>,
+        shapes: &Shapes,
+        read: &mut ReadTensor,
+    ) -> Result<Self> {
         expect_format(packed.as_ref(), format)?;
         let is_packed =
             |name: &str| packed.as_ref().is_some_and(|packed| packed.checksums.contains_key(name));
         let mut values = BTreeMap::new();
         for (name, shape) in shapes.iter().filter(|(name, _)| !is_packed(name)) {
-            let stored = match format {
-                NumberFormat::Q8 if is_output_matrix(name) => {
-                    WeightValues::Q8(read_quantized(file, name, shape)?)
+            let stored = match (read(name)?, format) {
+                (WeightValues::F32(values), NumberFormat::Q8) if is_output_matrix(name) => {
+                    WeightValues::Q8(quantize_weight(name, &values, matrix_shape(shape).1)?)
                 }
-                _ => file.read_stored(name)?,
+                (stored, _) => stored,
             };
             values.insert(name.clone(), stored.into_f32());
         }
@@ -83,8 +96,8 @@ impl Model {
     ///
     /// The encoder has a copy of the current weights, packed for products, if its kind has such an
     /// implementation; otherwise it is unchanged. It has no training pass. With
-    /// [`NumberFormat::Q8`], [`Self::decoder`] has LSTM weights in 8-bit blocks too; heads and the
-    /// projection of encoder rows are not rounded, unlike those of [`Self::read_for_inference`].
+    /// [`NumberFormat::Q8`], the model is that of [`Self::read_for_inference`]: it has copies of all
+    /// weights, and those of LSTM predictor, joint network and CTC head are rounded.
     ///
     /// # Errors
     /// [`Error::Shape`] for a format that the encoder does not have: one without packed weights
@@ -92,7 +105,15 @@ impl Model {
     pub fn for_inference(&self, format: NumberFormat) -> Result<Self> {
         let packed = self.pack_encoder(format)?;
         expect_format(packed.as_ref(), format)?;
-        Ok(self.clone().with_packed(packed))
+        if format != NumberFormat::Q8 || self.packed.is_some() {
+            return Ok(self.clone().with_packed(packed));
+        }
+        let parameters = self.parameters();
+        let shapes = parameters.iter().map(|(name, variable)| (name.to_owned(), variable.dims().to_vec()));
+        Self::from_packed(self.config(), self.labels, format, packed, &shapes.collect(), &mut |name| {
+            let variable = parameters.get(name).expect("a parameter of the model");
+            Ok(to_vec::<f32>(variable)?.into())
+        })
     }
 
     /// Returns the number format of a packed encoder.
@@ -171,14 +192,6 @@ fn weight_checksum(values: &WeightValues) -> u32 {
     match values {
         WeightValues::F32(values) => values_checksum(values),
         WeightValues::Q8(matrix) => quantized_checksum(matrix),
-    }
-}
-
-/// Reads a matrix in 8-bit blocks; one that is stored in `f32` is quantized.
-fn read_quantized(file: &CheckpointFile, name: &str, shape: &[usize]) -> Result<QuantizedMatrix> {
-    match file.read_stored(name)? {
-        WeightValues::Q8(matrix) => Ok(matrix),
-        WeightValues::F32(values) => quantize_weight(name, &values, matrix_shape(shape).1),
     }
 }
 

@@ -50,7 +50,7 @@ pub struct Model {
     pub(crate) output: OutputModel,
     /// The head of the auxiliary loss.
     auxiliary_ctc: Option<Linear>,
-    labels: usize,
+    pub(crate) labels: usize,
     /// True if the encoder is not that of the configuration.
     pub(crate) has_custom_encoder: bool,
     /// The encoder, if its weights are packed for inference.

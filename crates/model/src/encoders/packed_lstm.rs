@@ -109,7 +109,8 @@ impl InferenceEncoder for PackedLstm {
 ///
 /// A group has `width` values. `lengths` become the numbers of groups.
 fn complete_groups(x: &[f32], lengths: &mut [usize], width: usize, factor: usize) -> Vec<f32> {
-    let (mut remaining, mut groups) = (x, Vec::with_capacity(x.len()));
+    let count: usize = lengths.iter().map(|length| length.div_ceil(factor)).sum();
+    let (mut remaining, mut groups) = (x, Vec::with_capacity(count * width));
     for length in lengths {
         let (rows, later) = remaining.split_at(*length * (width / factor));
         remaining = later;

@@ -76,6 +76,14 @@ fn models_for_inference_have_the_rows_of_models_that_are_read_completely() {
             };
             assert_eq!(joint(&model), joint(&complete));
             encoded.push(encode(&model));
+            // The same in blocks, also outside the encoder.
+            let quantized = complete.for_inference(NumberFormat::Q8).unwrap();
+            let model = Model::read_for_inference(&files.path(name), NumberFormat::Q8).unwrap();
+            assert_eq!(encode(&model), encode(&quantized));
+            assert_eq!(joint(&model), joint(&quantized));
+            assert_ne!(joint(&quantized), joint(&complete));
+            assert_eq!(model.weight_checksums().unwrap(), quantized.weight_checksums().unwrap());
+            assert_eq!(quantized.parameters().count(), model.parameters().count());
         }
         assert_ne!(encoded[0], encoded[1]);
     }
