@@ -3,7 +3,7 @@
 //! A strip is a range of outputs whose weights are packed separately; strips run in parallel. I:
 //! inputs of a layer; O: outputs; n: rows of a call.
 use kernels::packed::{NumberFormat, PackedOperand};
-use kernels::{Accumulate, AlignedVec, View, ViewMut, add, par_for, parts, parts_mut};
+use kernels::{Accumulate, AlignedVec, PackedLeft, View, ViewMut, add, par_for, parts, parts_mut};
 
 use crate::packed_weight::{InputRows, PackedWeight};
 use crate::{Error, Result};
@@ -169,8 +169,11 @@ impl AffineLayer {
     fn forward_block(&self, x: &[f32], y: &mut [f32]) {
         let (inputs, outputs) = (self.inputs, self.outputs());
         let rows = y.len() / outputs;
+        let (x, format) = (View::new(x, rows, inputs), self.strips[0].format());
+        // Packed once for all strips.
+        let packed = (format == NumberFormat::F32).then(|| PackedLeft::new(x, rows));
         let mut quantized = InputRows::memory();
-        let x = InputRows::new(View::new(x, rows, inputs), self.strips[0].format(), &mut quantized);
+        let x = InputRows::new(x, format, &mut quantized).with_packed(packed.as_ref());
         for (index, strip) in self.strips.iter().enumerate() {
             let columns = strip.outputs();
             let out = ViewMut::with_stride(&mut y[index * self.strip_outputs..], rows, columns, outputs);

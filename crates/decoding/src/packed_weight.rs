@@ -1,7 +1,7 @@
 //! `PackedWeight`: a weight that is packed once for products with few rows, in `f32` or in 8-bit
 //! blocks.
 use kernels::packed::{NumberFormat, Operand, PackedOperand, QuantizedMatrix, RightPart, SumOrder, multiply};
-use kernels::{Accumulate, PackedRight, View, ViewMut, product_packed};
+use kernels::{Accumulate, PackedLeft, PackedRight, View, ViewMut, product_of_parts, product_packed};
 
 use crate::{Error, Result};
 
@@ -16,6 +16,8 @@ pub(crate) enum PackedWeight {
 #[derive(Clone, Copy)]
 pub(crate) struct InputRows<'a> {
     rows: View<'a, f32>,
+    /// The same rows, packed for several products with `f32` weights.
+    packed: Option<&'a PackedLeft<f32>>,
     /// The same rows in 8-bit blocks; unused with `f32` weights.
     quantized: &'a PackedOperand,
 }
@@ -26,7 +28,12 @@ impl<'a> InputRows<'a> {
         if format == NumberFormat::Q8 {
             memory.fill(rows);
         }
-        InputRows { rows, quantized: memory }
+        InputRows { rows, packed: None, quantized: memory }
+    }
+
+    /// Adds packed rows, in one part, for products with `f32` weights.
+    pub(crate) fn with_packed(self, packed: Option<&'a PackedLeft<f32>>) -> Self {
+        InputRows { packed, ..self }
     }
 
     /// Returns an operand for the memory of [`Self::new`].
@@ -72,7 +79,10 @@ impl PackedWeight {
     /// Computes `out (=|+=) x Wᵀ` on the calling thread.
     pub(crate) fn multiply(&self, out: ViewMut<f32>, x: InputRows, accumulate: Accumulate) {
         match self {
-            PackedWeight::F32(weight) => product_packed(out, x.rows, weight, accumulate),
+            PackedWeight::F32(weight) => match x.packed {
+                Some(rows) => product_of_parts(out, (rows, 0), (weight, 0), accumulate),
+                None => product_packed(out, x.rows, weight, accumulate),
+            },
             PackedWeight::Q8(operand) => {
                 let right = RightPart { operand, first_column: 0, first_step: 0 };
                 multiply(out, (x.quantized, 0), right, SumOrder::Sequential, accumulate);
