@@ -117,9 +117,10 @@ fn loading_needs_the_packed_weights_and_one_tensor() {
 fn encoding_needs_at_most_the_planned_bytes() {
     let _guard = exclusive();
     let subsampled = "kind = \"lstm\"\nlayers = 2\nhidden = 256\n[encoder.subsampling]\nchannels = 32\n";
-    for encoder in [CONFORMER, LSTM, subsampled] {
+    let wide = "kind = \"lstm\"\nlayers = 1\nhidden = 1024\nbidirectional = true\n";
+    for encoder in [CONFORMER, LSTM, subsampled, wide] {
         let model = Model::new(&model_config(encoder).1, 5).unwrap();
-        let batches = [vec![1], vec![900], vec![300; 16], vec![2000, 7, 40]];
+        let batches = [vec![1], vec![900], vec![300; 16], vec![2000, 7, 40], vec![1; 50], vec![1; 400]];
         let formats = [NumberFormat::F32, NumberFormat::Q8].into_iter();
         for (format, lengths) in formats.flat_map(|format| batches.iter().map(move |batch| (format, batch))) {
             let packed = model.packed_encoder(format).unwrap().unwrap();

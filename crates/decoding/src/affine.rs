@@ -35,6 +35,9 @@ pub(crate) fn strip_outputs(inputs: usize) -> usize {
 }
 
 impl AffineLayer {
+    /// Largest number of rows for which [`Self::forward`] needs scratch memory, of O values a row.
+    pub const MAX_SCRATCH_ROWS: usize = ROWS_PER_TASK;
+
     /// Packs a weight `[O, I]` and a bias `[O]` (none: 0).
     ///
     /// # Errors
@@ -171,7 +174,8 @@ impl AffineLayer {
         let rows = y.len() / outputs;
         let (x, format) = (View::new(x, rows, inputs), self.strips[0].format());
         // Packed once for all strips.
-        let packed = (format == NumberFormat::F32).then(|| PackedLeft::new(x, rows));
+        let packs_rows = format == NumberFormat::F32 && self.strips.len() > 1;
+        let packed = packs_rows.then(|| PackedLeft::new(x, rows));
         let mut quantized = InputRows::memory();
         let x = InputRows::new(x, format, &mut quantized).with_packed(packed.as_ref());
         for (index, strip) in self.strips.iter().enumerate() {

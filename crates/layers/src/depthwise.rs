@@ -67,6 +67,9 @@ pub fn transpose_weight<F: Real>(weight: &[F], taps: usize) -> Vec<F> {
 ///
 /// # Shapes
 /// Each of `utterances` `[at least T_b, W]`; returns `[Σ T_b, W]`.
+///
+/// # Panics
+/// If there are fewer utterances or rows than in `ragged`.
 pub fn last_rows<F: Real>(
     ragged: &Ragged,
     utterances: &[&[F]],

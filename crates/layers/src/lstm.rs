@@ -81,6 +81,21 @@ pub fn lstm(x: &Tensor, lengths: &[usize], directions: &[LstmWeights]) -> Result
     lstm_in_context(LstmContext::default(), x, lengths, directions)
 }
 
+/// Runs all directions, in parallel unless threads share the frames of each.
+///
+/// If threads share frames, every frame reads the whole recurrent weight, and the caches hold the
+/// weight of one direction better than those of two.
+fn run_directions<T: Send, R: Send>(
+    layouts: &[TapeLayout],
+    directions: Vec<T>,
+    run: impl Fn(T) -> R + Send + Sync,
+) -> Vec<R> {
+    if layouts.iter().any(TapeLayout::uses_strips) {
+        return directions.into_iter().map(run).collect();
+    }
+    directions.into_par_iter().map(run).collect()
+}
+
 /// The context of a call: the buffers of its layer, and the hooks of its training pass.
 #[derive(Debug, Clone, Copy, Default)]
 struct LstmContext<'a> {
@@ -207,21 +222,6 @@ impl<F: Real + WithDType> LstmOperation<F> {
         })
     }
 
-    /// Runs all directions, in parallel unless threads share the frames of each.
-    ///
-    /// If threads share frames, every frame reads the whole recurrent weight, and the caches hold
-    /// the weight of one direction better than those of two.
-    fn run_directions<T: Send, R: Send>(
-        &self,
-        directions: Vec<T>,
-        run: impl Fn(T) -> R + Send + Sync,
-    ) -> Vec<R> {
-        if self.layouts.iter().any(TapeLayout::uses_strips) {
-            return directions.into_iter().map(run).collect();
-        }
-        directions.into_par_iter().map(run).collect()
-    }
-
     fn direction_context<'a>(&'a self, layout: &'a TapeLayout) -> DirectionContext<'a, F> {
         DirectionContext { layout, sizes: self.sizes, pool: self.pool.as_ref() }
     }
@@ -233,7 +233,9 @@ impl<F: Real + WithDType> LstmOperation<F> {
         let input_row = |b: usize, t: usize| &x[(b * frames + t) * input_width..][..input_width];
         let run = |(layout, &weights)| direction::forward(self.direction_context(layout), input_row, weights);
         let (tapes, states): (Vec<_>, Vec<_>) =
-            self.run_directions(self.layouts.iter().zip(weights).collect(), run).into_iter().unzip();
+            run_directions(&self.layouts, self.layouts.iter().zip(weights).collect(), run)
+                .into_iter()
+                .unzip();
         let mut out = kernels::alloc(self.batch * frames * width, F::ZERO);
         direction::for_each_row(&mut out, width, |index, out_row| {
             let directions = self.layouts.iter().zip(&states);
@@ -271,7 +273,7 @@ impl<F: Real + WithDType> LstmOperation<F> {
                 let &[x, out, d_out] = tensors else { unreachable!("three tensors") };
                 let tapes = tapes.unwrap_or_else(|| self.forward(x, weights).0);
                 let directions = self.layouts.iter().zip(weights).zip(tapes).enumerate().collect();
-                Ok(self.run_directions(directions, |(direction, ((layout, &weights), tape))| {
+                Ok(run_directions(&self.layouts, directions, |(direction, ((layout, &weights), tape))| {
                     let LayerSizes { frames, input_width, hidden } = self.sizes;
                     let input_row = |b: usize, t: usize| &x[(b * frames + t) * input_width..][..input_width];
                     let [out_row, d_out_row] = [out, d_out].map(|rows| {

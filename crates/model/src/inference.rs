@@ -96,8 +96,9 @@ impl Model {
     ///
     /// The encoder has a copy of the current weights, packed for products, if its kind has such an
     /// implementation; otherwise it is unchanged. It has no training pass. With
-    /// [`NumberFormat::Q8`], the model is that of [`Self::read_for_inference`]: it has copies of all
-    /// weights, and those of LSTM predictor, joint network and CTC head are rounded.
+    /// [`NumberFormat::Q8`], the model is that of [`Self::read_for_inference`] with a file of the
+    /// same `f32` weights: it has copies of all weights, and those of LSTM predictor, joint network
+    /// and CTC head are rounded.
     ///
     /// # Errors
     /// [`Error::Shape`] for a format that the encoder does not have: one without packed weights
@@ -211,7 +212,9 @@ fn memory_shapes(config: &ModelConfig, shapes: &Shapes, format: NumberFormat) ->
     if !matches!(config.encoder, EncoderKind::FastConformer(_)) {
         let mut layers: BTreeMap<String, usize> = BTreeMap::new();
         for (name, shape) in shapes.iter().filter(|(name, _)| name.starts_with(ENCODER_PREFIX)) {
-            let layer: Vec<&str> = name.split('.').take(3).collect();
+            // `encoder.layers.N`, or another module such as `encoder.pre_encode`.
+            let depth = if name.starts_with("encoder.layers.") { 3 } else { 2 };
+            let layer: Vec<&str> = name.split('.').take(depth).collect();
             *layers.entry(layer.join(".")).or_default() += shape.iter().product::<usize>();
         }
         let largest = layers.into_iter().max_by_key(|(_, values)| *values);
@@ -241,7 +244,7 @@ fn expect_format(packed: Option<&Arc<PackedEncoder>>, format: NumberFormat) -> R
         Some(packed) if packed.format == format => return Ok(()),
         Some(packed) => format!("{}, that of this encoder", packed.format.name()),
         None if format == NumberFormat::F32 => return Ok(()),
-        None => "f32 for this encoder (q8: LSTM and (Fast)Conformer; bf16: FastConformer)".into(),
+        None => "f32 for this encoder (bf16: FastConformer; custom encoders: f32 only)".into(),
     };
     Err(Error::shape("format", expected, format.name()))
 }

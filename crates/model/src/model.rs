@@ -51,7 +51,7 @@ pub struct Model {
     /// The head of the auxiliary loss.
     auxiliary_ctc: Option<Linear>,
     pub(crate) labels: usize,
-    /// True if the encoder is not that of the configuration.
+    /// True if the caller supplied the encoder.
     pub(crate) has_custom_encoder: bool,
     /// The encoder, if its weights are packed for inference.
     pub(crate) packed: Option<Arc<PackedEncoder>>,
@@ -217,7 +217,8 @@ impl Model {
     ///
     /// `parts` creates them with a builder for each; the configuration determines the rest. The
     /// loss is that of a transducer. Labels are 0 .. `labels`, and the blank is `labels`; the
-    /// encoder receives rows of `mels · stack` values.
+    /// encoder receives rows of `mels · stack` values. The encoder is not packed for inference: it
+    /// computes in `f32`.
     ///
     /// # Errors
     /// Those of `parts`; errors of candle.
@@ -235,8 +236,8 @@ impl Model {
 
     /// Creates a model with a custom encoder, of any kind of loss.
     ///
-    /// `encoder` creates it with a builder; the configuration determines the rest. Labels and input
-    /// rows are those of [`Self::with_parts`].
+    /// `encoder` creates it with a builder; the configuration determines the rest. Labels, input rows
+    /// and inference are those of [`Self::with_parts`].
     ///
     /// # Errors
     /// Those of `encoder` and of [`ModelConfig::check`]; errors of candle.

@@ -11,14 +11,13 @@
 use decoding::{AffineLayer, NetworkScratch};
 use kernels::packed::NumberFormat;
 use kernels::{BufferPool, PackedRecurrentWeight, PooledBuffer, items_mut, par_for};
-use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::LstmWeights;
 use super::direction::{for_each_row, split_by_group};
 use super::layout::{self, TapeLayout};
 use super::quantized_steps::QuantizedRecurrentWeight;
 use super::steps::{self, InitialStates};
+use super::{LstmWeights, run_directions};
 use crate::linear::pack_as;
 use crate::ragged::Ragged;
 use crate::tensors::to_vec;
@@ -162,7 +161,7 @@ impl PackedLstmLayer {
                 last_state.c.copy_from_slice(&cell[row * self.hidden..][..self.hidden]);
             }
         }
-        Ok(self.unpack(&[(layout, state)], &ragged))
+        Ok(self.unpack(&[layout], &[state], &ragged))
     }
 
     /// Applies the layer to whole utterances.
@@ -179,27 +178,41 @@ impl PackedLstmLayer {
     pub fn encode(&self, x: &[f32], lengths: &[usize]) -> Result<Vec<f32>> {
         expect_count("x: values", lengths.iter().sum::<usize>() * self.input, x.len())?;
         let (ragged, initial) = (Ragged::new(lengths), vec![LstmState::new(self.hidden); lengths.len()]);
-        let run = |(direction, is_reverse): (&PackedDirection, bool)| {
-            let layout = self.layout(lengths, is_reverse);
-            let [state, _] = direction.run(&self.pool, &layout, x, &ragged, &initial);
-            (layout, state)
+        let reversals = [false, true].into_iter().take(self.directions());
+        let layouts: Vec<TapeLayout> = reversals.map(|is_reverse| self.layout(lengths, is_reverse)).collect();
+        let run = |(direction, layout): (&PackedDirection, &TapeLayout)| {
+            let [state, _] = direction.run(&self.pool, layout, x, &ragged, &initial);
+            state
         };
-        let directions: Vec<_> = self.directions.iter().zip([false, true]).collect();
-        // As in `run_directions`, for the same reason.
-        let states: Vec<(TapeLayout, PooledBuffer<f32>)> = match self.layout(lengths, false).uses_strips() {
-            true => directions.into_iter().map(run).collect(),
-            false => directions.into_par_iter().map(run).collect(),
-        };
-        Ok(self.unpack(&states, &ragged))
+        let states = run_directions(&layouts, self.directions.iter().zip(&layouts).collect(), run);
+        Ok(self.unpack(&layouts, &states, &ragged))
+    }
+
+    /// Returns the numbers of values that the pool keeps after [`Self::encode`].
+    ///
+    /// These are packed rows, and gates, cells and states.
+    pub fn pooled_values(&self, rows: usize) -> [usize; 2] {
+        [self.directions() * rows * self.input, 6 * rows * self.width()]
+    }
+
+    /// Returns an upper bound of the number of other values of [`Self::encode`].
+    ///
+    /// These are rows in blocks, products of few rows, results, and states before the first frame:
+    /// h and c as arguments, by groups and in the steps.
+    pub fn temporary_values(&self, utterances: usize, rows: usize) -> usize {
+        let products = 4 * rows.min(AffineLayer::MAX_SCRATCH_ROWS) * self.width();
+        let states = utterances * (2 * self.hidden + 4 * self.width());
+        self.directions() * rows * self.input + products + rows * self.width() + states
     }
 
     /// Returns the rows of utterances: packed states of all directions, concatenated.
-    fn unpack(&self, states: &[(TapeLayout, PooledBuffer<f32>)], ragged: &Ragged) -> Vec<f32> {
+    fn unpack(&self, layouts: &[TapeLayout], states: &[PooledBuffer<f32>], ragged: &Ragged) -> Vec<f32> {
         let (width, hidden) = (self.width(), self.hidden);
         let mut rows = kernels::alloc(ragged.rows() * width, 0.0);
         par_for(items_mut(&mut ragged.blocks(&mut rows, width, ROWS_PER_TASK)), |_, block| {
             for (t, row) in (block.first_row..).zip(block.rows.chunks_exact_mut(width)) {
-                for ((layout, states), row) in states.iter().zip(row.chunks_exact_mut(hidden)) {
+                let directions = layouts.iter().zip(states);
+                for ((layout, states), row) in directions.zip(row.chunks_exact_mut(hidden)) {
                     let packed_row = layout.row(block.utterance, t).expect("a frame of the utterance");
                     row.copy_from_slice(&states[packed_row * hidden..][..hidden]);
                 }

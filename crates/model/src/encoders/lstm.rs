@@ -3,6 +3,7 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 use candle_nn::VarBuilder;
+use kernels::BufferPool;
 use serde::{Deserialize, Serialize};
 
 use super::packed_lstm::PackedLstm;
@@ -204,8 +205,9 @@ impl Encoder for LstmEncoder {
         if self.config.bidirectional {
             return Ok(None);
         }
-        let layers = self.layers.iter().map(|layer| layer.pack(NumberFormat::F32));
-        let layers = layers.collect::<layers::Result<Vec<_>>>()?;
+        let pool = BufferPool::new();
+        let pack = |layer: &Lstm| Ok(layer.pack(NumberFormat::F32)?.with_pool(pool.clone()));
+        let layers = self.layers.iter().map(pack).collect::<Result<Vec<_>>>()?;
         let subsampling = self.subsampling.as_ref().map(Subsampling::stream).transpose()?;
         Ok(Arc::new(PackedLstm { config: self.config.clone(), subsampling, layers }).stream())
     }

@@ -83,18 +83,18 @@ impl InferenceEncoder for PackedLstm {
             subsampling_bytes = subsampling.bytes(&lengths);
             lengths.iter_mut().for_each(|length| *length = length.div_ceil(subsampling.factor()));
         }
-        // The largest buffers of all layers: the pool keeps packed rows, gates, cells and states.
+        // Layers share the pool: it has the largest buffers of all.
         let (mut pooled, mut temporary) = ([0, 0], 0);
         for (index, layer) in self.layers.iter().enumerate() {
             if let Some(reduction) = self.config.reduction_before(index) {
                 lengths.iter_mut().for_each(|length| *length = length.div_ceil(reduction.factor));
             }
             let rows: usize = lengths.iter().sum();
-            let [inputs, outputs] = [layer.input(), layer.width()].map(|width| rows * width);
-            let buffers = [layer.directions() * inputs, 6 * outputs];
-            pooled.iter_mut().zip(buffers).for_each(|(largest, values)| *largest = values.max(*largest));
-            // Rows before and after a time reduction, in blocks for each direction, and results.
-            temporary = temporary.max((2 + layer.directions()) * inputs + outputs);
+            let buffers = pooled.iter_mut().zip(layer.pooled_values(rows));
+            buffers.for_each(|(largest, values)| *largest = values.max(*largest));
+            // Rows before and after a time reduction.
+            let input_values = 2 * rows * layer.input();
+            temporary = temporary.max(input_values + layer.temporary_values(lengths.len(), rows));
         }
         let bytes = |values: usize| values * size_of::<f32>();
         bytes(pooled[0] + pooled[1]) + subsampling_bytes.max(bytes(temporary))

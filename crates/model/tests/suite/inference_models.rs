@@ -76,7 +76,7 @@ fn models_for_inference_have_the_rows_of_models_that_are_read_completely() {
             };
             assert_eq!(joint(&model), joint(&complete));
             encoded.push(encode(&model));
-            // The same in blocks, also outside the encoder.
+            // In blocks, weights outside the encoder are equal as well.
             let quantized = complete.for_inference(NumberFormat::Q8).unwrap();
             let model = Model::read_for_inference(&files.path(name), NumberFormat::Q8).unwrap();
             assert_eq!(encode(&model), encode(&quantized));

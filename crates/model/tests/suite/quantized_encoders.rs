@@ -193,7 +193,11 @@ fn variants() -> [EncoderKind; 6] {
 
 #[test]
 fn rows_in_single_precision_have_the_bits_of_candle() {
-    for (index, config) in variants().into_iter().enumerate() {
+    // Threads share the frames of layers as wide as these.
+    let wide = [false, true].map(|bidirectional| {
+        EncoderKind::Lstm(LstmEncoderConfig { layers: 1, bidirectional, ..config(1024) })
+    });
+    for (index, config) in variants().into_iter().chain(wide).enumerate() {
         let model = model(config);
         let packed = model.packed_encoder(NumberFormat::F32).unwrap().unwrap();
         assert!(model.packed_encoder(NumberFormat::Bf16).unwrap().is_none());
