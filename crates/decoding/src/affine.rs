@@ -35,7 +35,9 @@ pub(crate) fn strip_outputs(inputs: usize) -> usize {
 }
 
 impl AffineLayer {
-    /// Largest number of rows for which [`Self::forward`] needs scratch memory, of O values a row.
+    /// Largest number of rows with scratch memory in [`Self::forward`].
+    ///
+    /// It is O values for each row.
     pub const MAX_SCRATCH_ROWS: usize = ROWS_PER_TASK;
 
     /// Packs a weight `[O, I]` and a bias `[O]` (none: 0).

@@ -63,7 +63,9 @@ impl Model {
         Self::from_packed(config, labels, format, packed, &shapes, &mut |name| file.read_stored(name))
     }
 
-    /// Creates a model from a packed encoder, if there is one, and the other weights.
+    /// Creates a model from a packed encoder and the other weights.
+    ///
+    /// Without a packed encoder, the weights include those of the encoder.
     fn from_packed(
         config: &ModelConfig,
         labels: usize,
@@ -196,7 +198,7 @@ fn weight_checksum(values: &WeightValues) -> u32 {
     }
 }
 
-/// Returns shapes of as many `f32` as a model needs while it is packed.
+/// Returns shapes of the `f32` values that packing needs.
 ///
 /// These are the packed parameters and, for LSTM and Conformer, the largest layer before packing.
 fn memory_shapes(config: &ModelConfig, shapes: &Shapes, format: NumberFormat) -> Shapes {

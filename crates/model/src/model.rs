@@ -236,8 +236,8 @@ impl Model {
 
     /// Creates a model with a custom encoder, of any kind of loss.
     ///
-    /// `encoder` creates it with a builder; the configuration determines the rest. Labels, input rows
-    /// and inference are those of [`Self::with_parts`].
+    /// `encoder` creates it with a builder; the configuration determines the rest. Labels, input
+    /// rows and inference are those of [`Self::with_parts`].
     ///
     /// # Errors
     /// Those of `encoder` and of [`ModelConfig::check`]; errors of candle.

@@ -90,7 +90,9 @@ impl LstmState {
 }
 
 impl PackedLstmLayer {
-    /// Packs a copy of the weights of one or two directions, which must be `f32`.
+    /// Packs a copy of the weights of one or two directions.
+    ///
+    /// They must be `f32`.
     ///
     /// # Errors
     /// [`Error::Shape`] for another format than `f32` and 8-bit blocks, and for numbers above 8e6

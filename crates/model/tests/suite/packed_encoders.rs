@@ -75,7 +75,7 @@ fn packed_rows_and_streams_equal_those_of_candle() {
     }
 }
 
-/// An encoder without parameters of its own: twice the rows of another.
+/// A custom encoder without other parameters: twice the rows of another.
 struct Doubled(Arc<dyn Encoder>);
 
 impl Encoder for Doubled {
