@@ -94,6 +94,9 @@ impl Encoder for Doubled {
     }
 }
 
+/// Creates a custom encoder.
+type MakeEncoder<'a> = &'a dyn Fn(VarBuilder) -> model::Result<Arc<dyn Encoder>>;
+
 fn lstm(hidden: usize) -> EncoderKind {
     EncoderKind::Lstm(LstmEncoderConfig { layers: 1, hidden, ..LstmEncoderConfig::default() })
 }
@@ -115,7 +118,7 @@ fn custom_encoders_are_not_replaced_by_packed_ones() {
         let plain = model(kind.clone());
         assert!(plain.packed_encoder(NumberFormat::Q8).unwrap().is_some());
         let (config, input_width) = (plain.config(), plain.config().input.width());
-        let custom_encoders: [(&str, &dyn Fn(VarBuilder) -> model::Result<Arc<dyn Encoder>>); 4] = [
+        let custom_encoders: [(&str, MakeEncoder); 4] = [
             ("the configured one", &|vb| kind.build(input_width, &vb)),
             ("wrapped", &|vb| Ok(Arc::new(Doubled(kind.build(input_width, &vb)?)))),
             ("of another size", &|vb| lstm(12).build(input_width, &vb)),
