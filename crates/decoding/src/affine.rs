@@ -35,11 +35,6 @@ pub(crate) fn strip_outputs(inputs: usize) -> usize {
 }
 
 impl AffineLayer {
-    /// Largest number of rows with scratch memory in [`Self::forward`].
-    ///
-    /// It is O values for each row.
-    pub const MAX_SCRATCH_ROWS: usize = ROWS_PER_TASK;
-
     /// Packs a weight `[O, I]` and a bias `[O]` (none: 0).
     ///
     /// # Errors
@@ -91,8 +86,8 @@ impl AffineLayer {
         self.bias.len()
     }
 
-    /// Number of scratch values of [`Self::forward_in`] for `rows` rows.
-    pub(crate) fn scratch_len(&self, rows: usize) -> usize {
+    /// Number of values that [`Self::forward`] needs in scratch memory for `rows` rows.
+    pub fn scratch_len(&self, rows: usize) -> usize {
         if rows > ROWS_PER_TASK || self.strips.len() == 1 { 0 } else { rows * self.outputs() }
     }
 

@@ -250,3 +250,25 @@ fn expect_format(packed: Option<&Arc<PackedEncoder>>, format: NumberFormat) -> R
     };
     Err(Error::shape("format", expected, format.name()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::JointConfig;
+    use crate::encoders::LstmEncoderConfig;
+
+    #[test]
+    fn packing_needs_the_packed_weights_and_the_largest_layer() {
+        let names =
+            ["encoder.layers.0.weight_ih_l0", "encoder.layers.1.weight_ih_l0", "encoder.layers.1.bias"];
+        let shapes: Shapes =
+            names.into_iter().map(str::to_owned).zip([vec![30, 2], vec![30, 4], vec![30]]).collect();
+        let lstm = EncoderKind::Lstm(LstmEncoderConfig::default());
+        for (format, weights) in [(NumberFormat::F32, 60 + 120 + 30), (NumberFormat::Q8, 20 + 40 + 30)] {
+            let config = ModelConfig::new(lstm.clone(), JointConfig { width: 1, dropout: 0.0 });
+            let needed = memory_shapes(&config, &shapes, format);
+            let values: usize = needed.values().map(|shape| shape.iter().product::<usize>()).sum();
+            assert_eq!(values, weights + 120 + 30, "{}", format.name());
+        }
+    }
+}

@@ -107,7 +107,7 @@ impl PackedLstmLayer {
 
     /// Returns this layer with the buffers of a pool.
     ///
-    /// Layers that are not applied at the same time can share one.
+    /// Layers that are applied one after another can share its buffers.
     pub fn with_pool(self, pool: BufferPool<f32>) -> Self {
         Self { pool, ..self }
     }
@@ -117,17 +117,12 @@ impl PackedLstmLayer {
         self.input
     }
 
-    /// Returns the width H of the states.
-    pub fn hidden(&self) -> usize {
-        self.hidden
-    }
-
     /// Returns the number of directions: 1 or 2.
     pub fn directions(&self) -> usize {
         self.directions.len()
     }
 
-    /// Returns the width of the output rows: H for each direction.
+    /// Returns the width of the output rows: H, the width of the states, for each direction.
     pub fn width(&self) -> usize {
         self.directions() * self.hidden
     }
@@ -202,7 +197,7 @@ impl PackedLstmLayer {
     /// These are rows in blocks, products of few rows, results, and states before the first frame:
     /// h and c as arguments, by groups and in the steps.
     pub fn temporary_values(&self, utterances: usize, rows: usize) -> usize {
-        let products = 4 * rows.min(AffineLayer::MAX_SCRATCH_ROWS) * self.width();
+        let products: usize = self.directions.iter().map(|direction| direction.input.scratch_len(rows)).sum();
         let states = utterances * (2 * self.hidden + 4 * self.width());
         self.directions() * rows * self.input + products + rows * self.width() + states
     }
