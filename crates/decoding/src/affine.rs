@@ -2,7 +2,7 @@
 //!
 //! A strip is a range of outputs whose weights are packed separately; strips run in parallel. I:
 //! inputs of a layer; O: outputs; n: rows of a call.
-use kernels::packed::{NumberFormat, PackedOperand};
+use kernels::packed::{NumberFormat, PackedOperand, RowBits};
 use kernels::{Accumulate, AlignedVec, PackedLeft, View, ViewMut, add, par_for, parts, parts_mut};
 
 use crate::packed_weight::{InputRows, PackedWeight};
@@ -27,6 +27,8 @@ pub struct AffineLayer {
     strip_outputs: usize,
     inputs: usize,
     bias: Vec<f32>,
+    /// Bits of rows with weights in 8-bit blocks.
+    row_bits: RowBits,
 }
 
 /// Outputs of a strip of a layer with `inputs` inputs.
@@ -46,7 +48,7 @@ impl AffineLayer {
     /// Packs a layer in a number format.
     ///
     /// With [`NumberFormat::Q8`], products have weights and rows in 8-bit blocks and biases in
-    /// `f32`; other formats are `f32`.
+    /// `f32`; other formats are `f32`. [`Self::with_row_bits`] selects rows of 16 bits.
     ///
     /// # Errors
     /// As [`Self::new`]; also for numbers above 8e6 in 8-bit blocks.
@@ -73,7 +75,12 @@ impl AffineLayer {
         let strips =
             strips.map(|strip| PackedWeight::new(name, format, strip, inputs)).collect::<Result<_>>()?;
         let bias = bias.map_or_else(|| vec![0.0; outputs], <[f32]>::to_vec);
-        Ok(Self { strips, strip_outputs, inputs, bias })
+        Ok(Self { strips, strip_outputs, inputs, bias, row_bits: RowBits::default() })
+    }
+
+    /// Returns this layer with other bits of rows in 8-bit products.
+    pub fn with_row_bits(self, row_bits: RowBits) -> Self {
+        Self { row_bits, ..self }
     }
 
     /// Number of inputs I.
@@ -146,7 +153,7 @@ impl AffineLayer {
         }
         // Few rows: a task computes a strip of outputs, then the strips are copied into the rows.
         let products = &mut scratch[..rows * outputs];
-        let x = InputRows::new(View::new(x, rows, inputs), self.strips[0].format(), quantized);
+        let x = InputRows::new(View::new(x, rows, inputs), self.row_format(), quantized);
         par_for(
             (parts_mut(products, rows * strip_outputs), parts(&self.strips, 1)),
             |_, (product, strip)| {
@@ -165,13 +172,17 @@ impl AffineLayer {
         }
     }
 
+    fn row_format(&self) -> (NumberFormat, RowBits) {
+        (self.strips[0].format(), self.row_bits)
+    }
+
     /// Computes a block of rows, one parallel task.
     fn forward_block(&self, x: &[f32], y: &mut [f32]) {
         let (inputs, outputs) = (self.inputs, self.outputs());
         let rows = y.len() / outputs;
-        let (x, format) = (View::new(x, rows, inputs), self.strips[0].format());
+        let (x, format) = (View::new(x, rows, inputs), self.row_format());
         // Packed once for all strips.
-        let packs_rows = format == NumberFormat::F32 && self.strips.len() > 1;
+        let packs_rows = format.0 == NumberFormat::F32 && self.strips.len() > 1;
         let packed = packs_rows.then(|| PackedLeft::new(x, rows));
         let mut quantized = InputRows::memory();
         let x = InputRows::new(x, format, &mut quantized).with_packed(packed.as_ref());

@@ -1,6 +1,8 @@
 //! `PackedWeight`: a weight that is packed once for products with few rows, in `f32` or in 8-bit
 //! blocks.
-use kernels::packed::{NumberFormat, Operand, PackedOperand, QuantizedMatrix, RightPart, SumOrder, multiply};
+use kernels::packed::{
+    NumberFormat, Operand, PackedOperand, QuantizedMatrix, RightPart, RowBits, SumOrder, multiply,
+};
 use kernels::{Accumulate, PackedLeft, PackedRight, View, ViewMut, product_of_parts, product_packed};
 
 use crate::{Error, Result};
@@ -18,14 +20,19 @@ pub(crate) struct InputRows<'a> {
     rows: View<'a, f32>,
     /// The same rows, packed for several products with `f32` weights.
     packed: Option<&'a PackedLeft<f32>>,
-    /// The same rows in 8-bit blocks; unused with `f32` weights.
+    /// The same rows in blocks; unused with `f32` weights.
     quantized: &'a PackedOperand,
 }
 
 impl<'a> InputRows<'a> {
     /// Prepares rows for weights of a format; `memory` is reused.
-    pub(crate) fn new(rows: View<'a, f32>, format: NumberFormat, memory: &'a mut PackedOperand) -> Self {
+    pub(crate) fn new(
+        rows: View<'a, f32>,
+        (format, row_bits): (NumberFormat, RowBits),
+        memory: &'a mut PackedOperand,
+    ) -> Self {
         if format == NumberFormat::Q8 {
+            memory.set_row_bits(row_bits);
             memory.fill(rows);
         }
         InputRows { rows, packed: None, quantized: memory }

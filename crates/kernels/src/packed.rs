@@ -30,6 +30,7 @@ pub use operand::{
     multiply,
 };
 pub(crate) use panels::{OutputTile, RightPanels};
+pub use q8::RowBits;
 pub use q8::matrix::QuantizedMatrix;
 
 use crate::{Accumulate, Real, View, ViewMut, simd::SimdLevel};

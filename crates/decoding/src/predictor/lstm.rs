@@ -3,7 +3,7 @@
 //! A strip is a range of LSTM units whose four gates one parallel task computes. *hidden*: units of
 //! a layer, which are the width P of the predictor's output; D: width of a layer's input; *ids*:
 //! label ids; h, c: hidden and cell state.
-use kernels::packed::NumberFormat;
+use kernels::packed::{NumberFormat, RowBits};
 use kernels::{Accumulate, View, ViewMut, par_for, parts, parts_mut, sigmoid, tanh};
 
 use super::Predictor;
@@ -271,10 +271,10 @@ impl Predictor for LstmPredictor {
             let values = states.values();
             let h =
                 |layer: usize| View::with_stride(&values[layer * layer_values..], rows, hidden, state_width);
-            let format = layer.strips[0].recurrent.format();
-            let old_h = InputRows::new(h(index), format, quantized_h);
+            let row_format = (layer.strips[0].recurrent.format(), RowBits::Eight);
+            let old_h = InputRows::new(h(index), row_format, quantized_h);
             let layer_below = index.checked_sub(1);
-            let input_h = layer_below.map(|below| InputRows::new(h(below), format, quantized_input));
+            let input_h = layer_below.map(|below| InputRows::new(h(below), row_format, quantized_input));
             let units_per_strip = self.units_per_strip;
             let task_parts = (
                 parts_mut(&mut gates[..rows * layer_gates], rows * GATES * units_per_strip),

@@ -21,7 +21,7 @@ use tiles::{TileShape, TilesOfWords};
 
 use super::bf16::{BLOCK_SIDE, DEPTH, TILE_SIDE, Tile};
 use super::q8::matrix::QuantizedMatrix;
-use super::q8::{self, ColumnBlock, RowBlock};
+use super::q8::{self, ColumnBlock, RowBits, RowBlock};
 use super::{Operand, OperandSource};
 use crate::simd::{Int8, SimdLevel};
 use crate::{AlignedVec, Real, ScratchReq, Tiling, View, par_for, parts_mut, tiles_mut};
@@ -40,6 +40,8 @@ pub enum NumberFormat {
     /// bf16, rounded to nearest even.
     Bf16,
     /// 8-bit blocks of 32 steps with a scale: weights in f16, rows in `f32`.
+    ///
+    /// Rows may have 16 bits, see [`RowBits`].
     Q8,
 }
 
@@ -85,7 +87,7 @@ pub struct PackedOperand {
 enum Words {
     F32(AlignedVec<f32>),
     Bf16(Vec<Tile>),
-    Q8Rows(Vec<RowBlock>),
+    Q8Rows(Vec<RowBlock>, RowBits),
     Q8Columns(Vec<ColumnBlock>),
 }
 
@@ -95,7 +97,7 @@ impl PackedOperand {
         let words = match (format, operand) {
             (NumberFormat::F32, _) => Words::F32(AlignedVec::default()),
             (NumberFormat::Bf16, _) => Words::Bf16(Vec::new()),
-            (NumberFormat::Q8, Operand::Left) => Words::Q8Rows(Vec::new()),
+            (NumberFormat::Q8, Operand::Left) => Words::Q8Rows(Vec::new(), RowBits::Eight),
             (NumberFormat::Q8, Operand::Right) => Words::Q8Columns(Vec::new()),
         };
         Self { words, operand, len: 0, depth: 0, panel_width: 1 }
@@ -127,13 +129,32 @@ impl PackedOperand {
         packed
     }
 
+    /// Sets the bits of rows in 8-bit products; the contents are unspecified then.
+    ///
+    /// Other operands have no such bits.
+    pub fn set_row_bits(&mut self, row_bits: RowBits) {
+        if let Words::Q8Rows(_, bits) = &mut self.words
+            && *bits != row_bits
+        {
+            *bits = row_bits;
+            self.resize(0, 0);
+        }
+    }
+
+    fn row_bits(&self) -> RowBits {
+        match self.words {
+            Words::Q8Rows(_, bits) => bits,
+            _ => RowBits::default(),
+        }
+    }
+
     /// Sets the sizes; the contents are unspecified then.
     pub fn resize(&mut self, len: usize, depth: usize) {
         (self.len, self.depth) = (len, depth);
         self.panel_width = match (&self.words, self.operand) {
             (Words::Bf16(_), _) => TILE_SIDE,
             (Words::F32(_), operand) => f32_panel_width(operand, len),
-            (Words::Q8Rows(_), _) => 1,
+            (Words::Q8Rows(..), _) => 1,
             (Words::Q8Columns(_), _) => q8::PANEL_COLUMNS,
         };
         let words = self.panels() * self.panel_words();
@@ -142,7 +163,7 @@ impl PackedOperand {
             Words::Bf16(buffer) => {
                 crate::ensure_len(buffer, words, Tile([0; TILE_SIDE * DEPTH]));
             }
-            Words::Q8Rows(buffer) => crate::ensure_len(buffer, words, RowBlock::ZERO),
+            Words::Q8Rows(buffer, _) => crate::ensure_len(buffer, words, RowBlock::ZERO),
             Words::Q8Columns(buffer) => crate::ensure_len(buffer, words, ColumnBlock::ZERO),
         }
     }
@@ -193,7 +214,7 @@ impl PackedOperand {
         match self.words {
             Words::F32(_) => NumberFormat::F32,
             Words::Bf16(_) => NumberFormat::Bf16,
-            Words::Q8Rows(_) | Words::Q8Columns(_) => NumberFormat::Q8,
+            Words::Q8Rows(..) | Words::Q8Columns(_) => NumberFormat::Q8,
         }
     }
 
@@ -202,12 +223,12 @@ impl PackedOperand {
         match self.words {
             Words::F32(_) => self.panel_width,
             Words::Bf16(_) => BLOCK_SIDE,
-            Words::Q8Rows(_) => q8::MAX_ROWS,
+            Words::Q8Rows(..) => q8::MAX_ROWS,
             Words::Q8Columns(_) => q8::PANEL_COLUMNS,
         }
     }
 
-    /// Returns the memory of an operand.
+    /// Returns the memory of an operand; in 8-bit products, rows have 8 bits.
     pub fn requirement(format: NumberFormat, operand: Operand, len: usize, depth: usize) -> ScratchReq {
         match format {
             NumberFormat::F32 => {
@@ -231,6 +252,12 @@ impl PackedOperand {
         }
     }
 
+    /// Returns the memory of a left operand whose rows have these bits in 8-bit products.
+    pub fn row_requirement(format: NumberFormat, row_bits: RowBits, rows: usize, depth: usize) -> ScratchReq {
+        let requirement = Self::requirement(format, Operand::Left, rows, depth);
+        if format == NumberFormat::Q8 { requirement.times(row_bits.parts()) } else { requirement }
+    }
+
     fn panels(&self) -> usize {
         match self.words {
             Words::Bf16(_) => 2 * self.len.div_ceil(BLOCK_SIDE),
@@ -243,7 +270,8 @@ impl PackedOperand {
         match self.words {
             Words::F32(_) => self.panel_width * self.depth,
             Words::Bf16(_) => self.depth.div_ceil(DEPTH),
-            Words::Q8Rows(_) | Words::Q8Columns(_) => self.depth.div_ceil(q8::BLOCK_STEPS),
+            Words::Q8Rows(_, bits) => bits.parts() * self.depth.div_ceil(q8::BLOCK_STEPS),
+            Words::Q8Columns(_) => self.depth.div_ceil(q8::BLOCK_STEPS),
         }
     }
 
@@ -272,17 +300,18 @@ impl PackedOperand {
     ) -> OperandTilesMut<'_> {
         let (panel_width, depth, operand) = (self.panel_width, self.depth, self.operand);
         let columns = self.panel_words().max(1);
-        let shape = TileShape { panel_width, operand };
+        let shape = TileShape { panel_width, operand, row_bits: self.row_bits() };
         // Tiles of bf16 and blocks of 8-bit numbers have the same number of steps.
         let width = match &self.words {
             Words::F32(_) => (steps.min(depth.max(1)) * panel_width).max(1),
+            Words::Q8Rows(_, bits) => bits.parts() * steps.div_ceil(q8::BLOCK_STEPS),
             _ => steps.div_ceil(q8::BLOCK_STEPS),
         };
         let tiling = Tiling { rows: panels, planes: 1, columns, width };
         let words = match &mut self.words {
             Words::F32(buffer) => TilesOfWords::F32(tiles_mut(&mut buffer[words], tiling)),
             Words::Bf16(buffer) => TilesOfWords::Bf16(tiles_mut(&mut buffer[words], tiling)),
-            Words::Q8Rows(buffer) => TilesOfWords::Q8Rows(tiles_mut(&mut buffer[words], tiling)),
+            Words::Q8Rows(buffer, _) => TilesOfWords::Q8Rows(tiles_mut(&mut buffer[words], tiling)),
             Words::Q8Columns(buffer) => TilesOfWords::Q8Columns(tiles_mut(&mut buffer[words], tiling)),
         };
         OperandTilesMut { shape, words }

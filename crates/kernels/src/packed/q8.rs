@@ -1,33 +1,34 @@
-//! Products of 8-bit blocks: 32 steps of a row or column share one scale.
+//! Products of 8-bit blocks: 32 steps of a row or column share one scale. Rows have 8 or 16 bits.
 //!
 //! ```text
 //! x[i, k] ≈ s[i, b] q[i, k]     w[k, j] ≈ t[b, j] r[k, j]      k in block b of 32 steps
 //! y[i, j] = Σ_b f32(Σ_(k in b) q[i, k] r[k, j]) · (s[i, b] · t[b, j])
 //! ```
-//! q, r: integers from -127 to 127, rounded to nearest even; s: `f32`, the largest |x| of the block
-//! divided by 127; t: the same of w, rounded up to f16. Sums of a block are exact in 32 bits and in
-//! `f32`; a block is added by one product and one sum in `f32`, without fused multiply-add, in the
-//! order of the blocks. All instruction sets give the same bits, which depend only on the row
-//! and the column.
+//! r: integers from -127 to 127, rounded to nearest even; t: the largest |w| of the block divided by
+//! 127, rounded up to f16. q: integers from -Q to Q, Q = 127 in 8 bits and 32,512 in 16; s: `f32`,
+//! the largest |x| of the block divided by Q. Sums of a block are exact in 32 bits, and in `f32` if
+//! rows have 8 bits; a block is added by one product and one sum in `f32`, without fused
+//! multiply-add, in the order of the blocks. All instruction sets give the same bits, which depend
+//! only on the row and the column.
 //!
 //! # Error
 //! With m = max(|x| of the block) and M = max(|w| of the block), for n blocks,
 //!
 //! ```text
-//! |y - Σ x w| <= Σ_b (t/2 Σ|x| + s/2 Σ|t r|)  +  (n + 3) 2⁻²⁴ Σ_b Σ |s q t r|
-//! s = max(m, 2⁻⁶⁰) / 127      M / 127 <= t <= M / 127 · (1 + 2⁻¹⁰) + 2⁻²⁴
+//! |y - Σ x w| <= Σ_b (t/2 Σ|x| + s/2 Σ|t r|)  +  (n + 4) 2⁻²⁴ Σ_b Σ |s q t r|
+//! s = max(m, 2⁻⁶⁰) / Q      M / 127 <= t <= M / 127 · (1 + 2⁻¹⁰) + 2⁻²⁴
 //! ```
 //! up to factors of 1 + 2⁻²². A NaN or an infinity in x makes the row NaN; in w these, or numbers
 //! above 8.3e6, make the column NaN.
 //!
 //! # Layout
 //! ```text
-//! left   rows, each in blocks of 32 integers, scale, and -128 Σ q
+//! left   rows, each in blocks of 32 integers, scale, and -128 Σ q; 16 bits: two such parts of a block
 //! right  micro-panels of 32 columns, each in blocks: integers [32 / e][32][e], f16 scales [32]
 //! ```
 //! e: steps that one instruction combines, 4 with 8-bit dot products and tiles (AMX), 2 elsewhere.
 //! Those multiply by unsigned integers: then the right operand contains r + 128, and -128 Σ q is
-//! added to the sums.
+//! added to the sums. A number of 16 bits is 256 times its first part plus its second one.
 #[cfg(target_arch = "x86_64")]
 mod amx;
 #[cfg(target_arch = "x86_64")]
@@ -56,7 +57,30 @@ pub(super) const PANEL_COLUMNS: usize = 32;
 /// Largest number of rows of a micro-kernel with vectors; rows are divided at multiples of it.
 pub(super) const MAX_ROWS: usize = 6;
 
-/// 32 steps of a left row.
+/// The bits of integers of rows.
+///
+/// Rows of 16 bits are almost exact. They cost twice the operations where processors have 8-bit dot
+/// products, and the same elsewhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RowBits {
+    /// Integers from -127 to 127.
+    #[default]
+    Eight,
+    /// Integers from -32,512 to 32,512.
+    Sixteen,
+}
+
+impl RowBits {
+    /// Returns the number of parts of a block.
+    pub(super) fn parts(self) -> usize {
+        match self {
+            RowBits::Eight => 1,
+            RowBits::Sixteen => 2,
+        }
+    }
+}
+
+/// 32 steps of a left row, or 8 of their 16 bits.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(8))]
 pub(crate) struct RowBlock {
@@ -116,6 +140,7 @@ fn has_offset(level: Int8) -> bool {
 /// Packs blocks of a row, from a step on.
 pub(super) fn pack_row(
     level: Int8,
+    bits: RowBits,
     source: &OperandSource<f32>,
     (row, first_step): (usize, usize),
     blocks: &mut [RowBlock],
@@ -124,31 +149,33 @@ pub(super) fn pack_row(
     let steps = source.sizes().1;
     if !steps_are_rows {
         let values = &data[row * stride..][first_step.min(steps)..steps];
-        return pack_values(level, values, blocks);
+        return pack_values(level, bits, values, blocks);
     }
-    for (index, block) in blocks.iter_mut().enumerate() {
+    for (index, parts) in blocks.chunks_mut(bits.parts()).enumerate() {
         let first = (first_step + index * BLOCK_STEPS).min(steps);
         let mut values = [0.0; BLOCK_STEPS];
         for (value, step) in values.iter_mut().zip(first..steps) {
             *value = data[step * stride + row];
         }
-        pack_values(level, &values, std::slice::from_mut(block));
+        pack_values(level, bits, &values, parts);
     }
 }
 
 /// Quantizes consecutive steps; steps beyond the values are 0.
-fn pack_values(level: Int8, values: &[f32], blocks: &mut [RowBlock]) {
+fn pack_values(level: Int8, bits: RowBits, values: &[f32], blocks: &mut [RowBlock]) {
     match level {
         Int8::Portable => {
             let mut chunks = values.chunks(BLOCK_STEPS);
-            blocks.iter_mut().for_each(|block| quantize_row_block(chunks.next().unwrap_or(&[]), block));
+            for parts in blocks.chunks_mut(bits.parts()) {
+                quantize_row_block(bits, chunks.next().unwrap_or(&[]), parts);
+            }
         }
         #[cfg(target_arch = "x86_64")]
-        Int8::Avx2(token) => avx2::pack_values(token, values, blocks),
+        Int8::Avx2(token) => avx2::pack_values(token, bits, values, blocks),
         #[cfg(target_arch = "x86_64")]
-        Int8::AvxVnni(token) => avx2::pack_values(token.avx2(), values, blocks),
+        Int8::AvxVnni(token) => avx2::pack_values(token.avx2(), bits, values, blocks),
         #[cfg(target_arch = "x86_64")]
-        Int8::Avx512(token) | Int8::Amx(_, token) => avx512::pack_values(token, values, blocks),
+        Int8::Avx512(token) | Int8::Amx(_, token) => avx512::pack_values(token, bits, values, blocks),
     }
 }
 
@@ -218,40 +245,55 @@ impl<'a, T> Blocks<'a, T> {
 pub(super) fn product(
     level: Int8,
     out: ViewMut<f32>,
-    left: Blocks<RowBlock>,
+    (bits, left): (RowBits, Blocks<RowBlock>),
     right: Blocks<ColumnBlock>,
     count: usize,
     accumulate: Accumulate,
 ) {
     let operands = Operands { left, right, count };
+    match bits {
+        RowBits::Eight => product_of_parts::<1>(level, out, operands, accumulate),
+        RowBits::Sixteen => product_of_parts::<2>(level, out, operands, accumulate),
+    }
+}
+
+/// Computes a product whose rows have P parts.
+fn product_of_parts<const P: usize>(
+    level: Int8,
+    out: ViewMut<f32>,
+    operands: Operands,
+    accumulate: Accumulate,
+) {
     match level {
-        Int8::Portable => product_of_tiles(out, operands, MAX_ROWS, accumulate, |rows, columns, output| {
-            with_sums(output, |sums| multiply_plain(rows, columns, sums));
-        }),
+        Int8::Portable => {
+            product_of_tiles::<P>(out, operands, MAX_ROWS, accumulate, |rows, columns, output| {
+                with_sums(output, |sums| multiply_plain::<P>(rows, columns, sums));
+            })
+        }
         #[cfg(target_arch = "x86_64")]
         Int8::Avx2(token) if out.rows >= avx2_wide::MIN_ROWS => {
-            avx2_wide::product(token, out, operands, accumulate);
+            avx2_wide::product::<P>(token, out, operands, accumulate);
         }
         #[cfg(target_arch = "x86_64")]
         Int8::Avx2(token) => {
-            product_of_tiles(out, operands, avx2::ROWS, accumulate, |rows, columns, output| {
-                with_sums(output, |sums| avx2::multiply(token, rows, columns, sums));
+            product_of_tiles::<P>(out, operands, avx2::ROWS, accumulate, |rows, columns, output| {
+                with_sums(output, |sums| avx2::multiply::<P>(token, rows, columns, sums));
             })
         }
         #[cfg(target_arch = "x86_64")]
         Int8::AvxVnni(token) => {
-            product_of_tiles(out, operands, avx_vnni::ROWS, accumulate, |rows, columns, output| {
-                with_sums(output, |sums| avx_vnni::multiply(token, rows, columns, sums));
+            product_of_tiles::<P>(out, operands, avx_vnni::ROWS, accumulate, |rows, columns, output| {
+                with_sums(output, |sums| avx_vnni::multiply::<P>(token, rows, columns, sums));
             });
         }
         #[cfg(target_arch = "x86_64")]
         Int8::Amx(amx, vnni) if out.rows >= amx::MIN_ROWS => {
-            amx::product((amx, vnni), out, operands, accumulate);
+            amx::product::<P>((amx, vnni), out, operands, accumulate);
         }
         #[cfg(target_arch = "x86_64")]
         Int8::Avx512(token) | Int8::Amx(_, token) => {
-            product_of_tiles(out, operands, avx512::ROWS, accumulate, |rows, columns, output| {
-                avx512::multiply(token, rows, columns, output);
+            product_of_tiles::<P>(out, operands, avx512::ROWS, accumulate, |rows, columns, output| {
+                avx512::multiply::<P>(token, rows, columns, output);
             });
         }
     }
@@ -276,7 +318,7 @@ struct Operands<'a> {
 /// ```
 /// A micro-panel of 4096 steps has 136 KiB and stays in the second-level cache.
 #[inline(always)]
-fn product_of_tiles(
+fn product_of_tiles<const P: usize>(
     out: ViewMut<f32>,
     Operands { left, right, count }: Operands,
     kernel_rows: usize,
@@ -292,13 +334,27 @@ fn product_of_tiles(
             let mut tile_rows: [&[RowBlock]; MAX_ROWS] = [&[]; MAX_ROWS];
             let tile_rows = &mut tile_rows[..group.min(rows - row)];
             for (index, tile_row) in tile_rows.iter_mut().enumerate() {
-                *tile_row = left.first(row + index, count);
+                *tile_row = left.first(row + index, P * count);
             }
             let (out, rows, cols) = (&mut data[row * stride + col..], tile_rows.len(), cols - col);
             let output = OutputTile { out, rows, cols: cols.min(PANEL_COLUMNS), stride, accumulate };
             multiply(tile_rows, columns, output);
         }
     }
+}
+
+/// Returns the parts of a block of a row.
+#[inline(always)]
+fn parts<const P: usize>(row: &[RowBlock], block: usize) -> &[RowBlock; P] {
+    row[P * block..].first_chunk().expect("the parts of a block")
+}
+
+/// Returns the integers of a block: `256 high + low` for two parts.
+#[inline(always)]
+fn wide_values<const P: usize>(parts: &[RowBlock; P]) -> [i16; BLOCK_STEPS] {
+    std::array::from_fn(|step| {
+        parts.iter().fold(0, |value, part| (value << 8) + i16::from(part.values[step]))
+    })
 }
 
 /// Sums of a row of a tile.
@@ -321,7 +377,11 @@ fn with_sums<const M: usize>(output: OutputTile<f32>, multiply: impl FnOnce(&mut
 }
 
 /// Portable micro-kernel in plain loops.
-fn multiply_plain(rows: &[&[RowBlock]], columns: &[ColumnBlock], sums: &mut [TileRow; MAX_ROWS]) {
+fn multiply_plain<const P: usize>(
+    rows: &[&[RowBlock]],
+    columns: &[ColumnBlock],
+    sums: &mut [TileRow; MAX_ROWS],
+) {
     for (index, column_block) in columns.iter().enumerate() {
         let scales = column_block.scales.map(f16_to_f32);
         let mut widened = [0i16; BLOCK_STEPS * PANEL_COLUMNS];
@@ -329,9 +389,10 @@ fn multiply_plain(rows: &[&[RowBlock]], columns: &[ColumnBlock], sums: &mut [Til
             *to = i16::from(value.cast_signed());
         }
         for (row, sums) in rows.iter().zip(sums.iter_mut()) {
-            let block = &row[index];
+            let parts: &[RowBlock; P] = parts(row, index);
             let mut products = [0i32; PANEL_COLUMNS];
-            let pairs = block.values.as_chunks::<2>().0;
+            let numbers = wide_values(parts);
+            let pairs = numbers.as_chunks::<2>().0;
             for (pair, values) in pairs.iter().zip(widened.as_chunks::<{ 2 * PANEL_COLUMNS }>().0) {
                 let [first, second] = pair.map(i32::from);
                 for (column, sum) in products.iter_mut().enumerate() {
@@ -340,7 +401,7 @@ fn multiply_plain(rows: &[&[RowBlock]], columns: &[ColumnBlock], sums: &mut [Til
                 }
             }
             for ((sum, product), scale) in sums.iter_mut().zip(products).zip(scales) {
-                *sum += product as f32 * (block.scale * scale);
+                *sum += product as f32 * (parts[0].scale * scale);
             }
         }
     }

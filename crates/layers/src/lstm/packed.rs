@@ -9,7 +9,7 @@
 //! results of chunks have the bits of those of the whole utterance, with any other utterances in
 //! the batch.
 use decoding::{AffineLayer, NetworkScratch};
-use kernels::packed::NumberFormat;
+use kernels::packed::{NumberFormat, RowBits};
 use kernels::{BufferPool, PackedRecurrentWeight, PooledBuffer, items_mut, par_for};
 use serde::{Deserialize, Serialize};
 
@@ -235,6 +235,7 @@ impl PackedDirection {
     fn new(weights: &LstmWeights, format: NumberFormat) -> Result<Self> {
         let (_, hidden) = weights.recurrent.dims2()?;
         let input = pack_as(format, "weight_ih", &weights.input, &weights.bias)?;
+        let input = input.with_row_bits(RowBits::Sixteen);
         let recurrent = to_vec::<f32>(&weights.recurrent)?;
         let recurrent = match format {
             NumberFormat::F32 => {

@@ -1,12 +1,14 @@
 //! Recurrent steps of a layer whose recurrent weight is in 8-bit blocks; inference only.
 //!
 //! ```text
-//! frame t:  quantize h[t-1];  a task for 64 units (4 strips of 16) and up to 12 utterances:
+//! frame t:  quantize h[t-1] in 16 bits;  a task for 64 units (4 strips of 16) and up to 12 utterances:
 //!   a[t] + h[t-1] W_hhᵀ      then the cell      on entry, a[t] = x[t] W_ihᵀ + b
 //! ```
 //! Names are those of `steps.rs`; a[t] does not change. Columns of the packed weight are in the
 //! order of strips of 16 units, each with its gates i, f, g, o, as the cell needs them.
-use kernels::packed::{NumberFormat, Operand, PackedOperand, QuantizedMatrix, RightPart, SumOrder, multiply};
+use kernels::packed::{
+    NumberFormat, Operand, PackedOperand, QuantizedMatrix, RightPart, RowBits, SumOrder, multiply,
+};
 use kernels::{Accumulate, Tiling, UNITS_PER_STRIP, View, ViewMut, lstm_cell_forward, tiles_mut};
 
 use super::layout::RowGroup;
@@ -62,6 +64,7 @@ impl QuantizedRecurrentWeight {
         let row_tiles =
             |planes| Tiling { rows: ROWS_PER_TASK, planes, columns: hidden, width: UNITS_PER_TASK };
         let mut quantized_h = PackedOperand::new(NumberFormat::Q8, Operand::Left);
+        quantized_h.set_row_bits(RowBits::Sixteen);
         for t in 0..group.steps() {
             let frame = group.frame_rows(t);
             let utterances = frame.len();

@@ -92,12 +92,13 @@ pub fn multiply(
             let operands = (left_tiles, right_tiles);
             f32::bf16_product(Bf16::best(), out, operands, (left_stride, order), accumulate);
         }
-        (Words::Q8Rows(rows), Words::Q8Columns(columns)) => {
-            let (count, stride) = (left.panel_words(), operand.panel_words());
-            let left = Blocks { blocks: &rows[first_row * count..], stride: count };
+        (Words::Q8Rows(rows, bits), Words::Q8Columns(columns)) => {
+            let (count, stride) = (left.depth.div_ceil(q8::BLOCK_STEPS), operand.panel_words());
+            let left_stride = left.panel_words();
+            let left = Blocks { blocks: &rows[first_row * left_stride..], stride: left_stride };
             let first = first_column / PANEL_COLUMNS * stride + first_step / q8::BLOCK_STEPS;
             let right = Blocks { blocks: &columns[first..], stride };
-            q8::product(Int8::best(), out, left, right, count, accumulate);
+            q8::product(Int8::best(), out, (*bits, left), right, count, accumulate);
         }
         _ => panic!("product of parts: operands of different formats"),
     }

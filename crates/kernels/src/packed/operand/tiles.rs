@@ -1,6 +1,6 @@
 //! Tiles of an operand, which parallel tasks pack.
 use super::super::bf16::{DEPTH, TILE_SIDE, Tile};
-use super::super::q8::{self, ColumnBlock, RowBlock};
+use super::super::q8::{self, ColumnBlock, RowBits, RowBlock};
 use super::super::{Operand, OperandSource};
 use crate::simd::{Bf16, Int8, SimdLevel};
 use crate::tiles::TilesMut;
@@ -10,6 +10,8 @@ use crate::{Parts, Real, TileMut, View};
 pub(super) struct TileShape {
     pub(super) panel_width: usize,
     pub(super) operand: Operand,
+    /// Bits of rows in 8-bit products.
+    pub(super) row_bits: RowBits,
 }
 
 /// Tiles of an operand, the parts of `par_for`; see `PackedOperand::tiles_mut`.
@@ -78,7 +80,7 @@ impl OperandTileMut<'_> {
 
     /// Packs a part of a matrix, from a row or column on.
     pub(super) fn pack_from(&mut self, view: View<f32>, first: usize, first_step: usize) {
-        let TileShape { panel_width, operand } = self.shape;
+        let TileShape { panel_width, operand, row_bits } = self.shape;
         let source = OperandSource::new(view, operand);
         let len = source.sizes().0;
         match &mut self.words {
@@ -102,7 +104,8 @@ impl OperandTileMut<'_> {
             }
             TileOfWords::Q8Rows(tile) => {
                 for row in (0..tile.rows()).take(len.saturating_sub(first)) {
-                    q8::pack_row(Int8::best(), &source, (first + row, first_step), tile.row(row, 0));
+                    let start = (first + row, first_step);
+                    q8::pack_row(Int8::best(), row_bits, &source, start, tile.row(row, 0));
                 }
             }
             TileOfWords::Q8Columns(tile) => {

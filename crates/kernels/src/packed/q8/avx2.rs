@@ -7,7 +7,9 @@
 use std::arch::x86_64::*;
 
 use super::quantize::row_scale;
-use super::{BLOCK_STEPS, ColumnBlock, MAX_ROWS, PANEL_COLUMNS, RowBlock, TileRow};
+use super::{
+    BLOCK_STEPS, ColumnBlock, MAX_ROWS, PANEL_COLUMNS, RowBits, RowBlock, TileRow, parts, wide_values,
+};
 use crate::simd::Avx2F16c;
 
 /// Rows of a micro-kernel, at most.
@@ -18,7 +20,7 @@ const REGISTERS: usize = 2;
 const LANES: usize = 8;
 
 /// Adds the products of up to 4 rows and 32 columns.
-pub(super) fn multiply(
+pub(super) fn multiply<const P: usize>(
     _token: Avx2F16c,
     rows: &[&[RowBlock]],
     columns: &[ColumnBlock],
@@ -27,37 +29,29 @@ pub(super) fn multiply(
     // SAFETY: the token proves the features.
     unsafe {
         match *rows {
-            [a] => multiply_rows([a], columns, sums),
-            [a, b] => multiply_rows([a, b], columns, sums),
-            [a, b, c] => multiply_rows([a, b, c], columns, sums),
-            [a, b, c, d] => multiply_rows([a, b, c, d], columns, sums),
+            [a] => multiply_rows::<1, P>([a], columns, sums),
+            [a, b] => multiply_rows::<2, P>([a, b], columns, sums),
+            [a, b, c] => multiply_rows::<3, P>([a, b, c], columns, sums),
+            [a, b, c, d] => multiply_rows::<4, P>([a, b, c, d], columns, sums),
             _ => unreachable!("a micro-kernel has at most {ROWS} rows"),
         }
     }
 }
 
 #[target_feature(enable = "avx2,f16c")]
-fn multiply_rows<const M: usize>(
+fn multiply_rows<const M: usize, const P: usize>(
     rows: [&[RowBlock]; M],
     columns: &[ColumnBlock],
     sums: &mut [TileRow; MAX_ROWS],
 ) {
     for (index, column_block) in columns.iter().enumerate() {
-        let blocks = rows.map(|row| &row[index]);
+        let blocks: [&[RowBlock; P]; M] = rows.map(|row| parts(row, index));
         // Pairs of 16-bit steps.
-        let mut pairs = [[0i32; BLOCK_STEPS / 2]; M];
-        for (block, pairs) in blocks.iter().zip(&mut pairs) {
-            for half in 0..2 {
-                // SAFETY: halves of 16 values, of 32 and of 32 bytes.
-                unsafe {
-                    let values = _mm_loadu_si128(block.values.as_ptr().add(16 * half).cast());
-                    _mm256_storeu_si256(
-                        pairs.as_mut_ptr().add(8 * half).cast(),
-                        _mm256_cvtepi8_epi16(values),
-                    );
-                }
-            }
-        }
+        let pairs = blocks.map(|parts| {
+            let values = wide_values(parts);
+            // SAFETY: both types have 64 bytes, and any bits are valid.
+            unsafe { std::mem::transmute::<[i16; BLOCK_STEPS], [i32; BLOCK_STEPS / 2]>(values) }
+        });
         for first in (0..PANEL_COLUMNS).step_by(REGISTERS * LANES) {
             let mut products = [[_mm256_setzero_si256(); REGISTERS]; M];
             for pair in 0..BLOCK_STEPS / 2 {
@@ -79,8 +73,8 @@ fn multiply_rows<const M: usize>(
             {
                 // SAFETY: the chunks have 8 elements.
                 let scales = unsafe { _mm256_cvtph_ps(_mm_load_si128(scales.as_ptr().cast())) };
-                for ((block, products), sums) in blocks.iter().zip(&products).zip(sums.iter_mut()) {
-                    add_scaled(sums, first + register * LANES, products[register], block.scale, scales);
+                for ((parts, products), sums) in blocks.iter().zip(&products).zip(sums.iter_mut()) {
+                    add_scaled(sums, first + register * LANES, products[register], parts[0].scale, scales);
                 }
             }
         }
@@ -107,29 +101,29 @@ pub(super) fn add_scaled(
 }
 
 /// As [`super::pack_values`].
-pub(super) fn pack_values(_token: Avx2F16c, values: &[f32], blocks: &mut [RowBlock]) {
+pub(super) fn pack_values(_token: Avx2F16c, bits: RowBits, values: &[f32], blocks: &mut [RowBlock]) {
     // SAFETY: the token proves the features.
-    unsafe { pack_values_wide(values, blocks) }
+    unsafe { pack_values_wide(bits, values, blocks) }
 }
 
 #[target_feature(enable = "avx2,f16c")]
-fn pack_values_wide(values: &[f32], blocks: &mut [RowBlock]) {
+fn pack_values_wide(bits: RowBits, values: &[f32], blocks: &mut [RowBlock]) {
     let mut chunks = values.chunks(BLOCK_STEPS);
-    for block in blocks {
+    for parts in blocks.chunks_mut(bits.parts()) {
         let chunk = chunks.next().unwrap_or(&[]);
         match chunk.try_into() {
-            Ok(values) => pack_block(values, block),
+            Ok(values) => pack_block(values, parts),
             Err(_) => {
                 let mut padded = [0.0; BLOCK_STEPS];
                 padded[..chunk.len()].copy_from_slice(chunk);
-                pack_block(&padded, block);
+                pack_block(&padded, parts);
             }
         }
     }
 }
 
 #[target_feature(enable = "avx2,f16c")]
-fn pack_block(values: &[f32; BLOCK_STEPS], block: &mut RowBlock) {
+fn pack_block(values: &[f32; BLOCK_STEPS], parts: &mut [RowBlock]) {
     let quarters: [__m256; 4] = std::array::from_fn(|i| {
         // SAFETY: 4 times 8 values.
         unsafe { _mm256_loadu_ps(values.as_ptr().add(i * LANES)) }
@@ -140,9 +134,25 @@ fn pack_block(values: &[f32; BLOCK_STEPS], block: &mut RowBlock) {
     let max = _mm_max_epu32(_mm256_castsi256_si128(max), _mm256_extracti128_si256::<1>(max));
     let max = _mm_max_epu32(max, _mm_shuffle_epi32::<0b01_00_11_10>(max));
     let max = _mm_max_epu32(max, _mm_shuffle_epi32::<0b10_11_00_01>(max));
-    let (scale, inverse) = row_scale(_mm_cvtsi128_si32(max).cast_unsigned());
+    let bits = if parts.len() == 1 { RowBits::Eight } else { RowBits::Sixteen };
+    let (scale, inverse) = row_scale(bits, _mm_cvtsi128_si32(max).cast_unsigned());
     let inverse = _mm256_set1_ps(inverse);
-    let [a, b, c, d] = quarters.map(|quarter| _mm256_cvtps_epi32(_mm256_mul_ps(quarter, inverse)));
+    let values = quarters.map(|quarter| _mm256_cvtps_epi32(_mm256_mul_ps(quarter, inverse)));
+    match parts {
+        [block] => store_block(values, scale, block),
+        parts => {
+            // A number is 256 high + low.
+            let high = values.map(|x| _mm256_srai_epi32::<8>(_mm256_add_epi32(x, _mm256_set1_epi32(128))));
+            let low: [__m256i; 4] =
+                std::array::from_fn(|i| _mm256_sub_epi32(values[i], _mm256_slli_epi32::<8>(high[i])));
+            parts.iter_mut().zip([high, low]).for_each(|(part, values)| store_block(values, scale, part));
+        }
+    }
+}
+
+/// Stores 32 integers of 8 bits, and the scale.
+#[target_feature(enable = "avx2")]
+fn store_block([a, b, c, d]: [__m256i; 4], scale: f32, block: &mut RowBlock) {
     let sums = _mm256_add_epi32(_mm256_add_epi32(a, b), _mm256_add_epi32(c, d));
     let sums = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256::<1>(sums));
     let sums = _mm_add_epi32(sums, _mm_shuffle_epi32::<0b01_00_11_10>(sums));

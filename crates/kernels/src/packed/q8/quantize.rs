@@ -1,8 +1,10 @@
 //! Rounding of blocks to 8-bit integers and a scale.
-use super::{BLOCK_STEPS, RowBlock};
+use super::{BLOCK_STEPS, RowBits, RowBlock};
 
-/// Largest absolute value of a quantized number.
+/// Largest absolute value of a quantized number in 8 bits.
 const MAX_QUANTIZED: f32 = 127.0;
+/// Largest absolute value of a quantized number in 16 bits: high parts are at most 127.
+const MAX_QUANTIZED_16: f32 = 127.0 * 256.0;
 /// Smallest maximum of a row's block; its inverse is finite.
 const MIN_MAGNITUDE: f32 = 1.0 / (1u64 << 60) as f32;
 /// The bits of an infinite `f32`; those of finite numbers are smaller.
@@ -46,34 +48,50 @@ pub(super) fn magnitude_bits(values: &[f32]) -> u32 {
     values.iter().fold(0, |max, value| max.max(value.to_bits() & 0x7fff_ffff))
 }
 
-/// Rounds to nearest even; |value| must be at most 127 and a half, otherwise the result is 0.
+/// Rounds to nearest even; |value| must be less than 2¹⁵, otherwise the result is 0.
 #[inline(always)]
-pub(super) fn round_to_i8(value: f32) -> i8 {
+fn round(value: f32) -> i32 {
     let bits = (value + ROUNDING_OFFSET).to_bits();
-    if value.abs() < 128.0 { bits.wrapping_sub(ROUNDING_OFFSET.to_bits()) as i8 } else { 0 }
+    if value.abs() < 32768.0 { bits.wrapping_sub(ROUNDING_OFFSET.to_bits()).cast_signed() } else { 0 }
+}
+
+/// Returns `high` and `low` of a number `256 high + low`, both of 8 bits.
+#[inline(always)]
+fn split(value: i32) -> [i8; 2] {
+    let high = (value + 128) >> 8;
+    [high as i8, (value - (high << 8)) as i8]
 }
 
 /// Returns the scale of a row's block and its inverse.
 ///
 /// `magnitude_bits` are those of the largest absolute value.
 #[inline(always)]
-pub(super) fn row_scale(magnitude_bits: u32) -> (f32, f32) {
+pub(super) fn row_scale(bits: RowBits, magnitude_bits: u32) -> (f32, f32) {
     if magnitude_bits >= INFINITY_BITS {
         return (f32::NAN, 0.0);
     }
+    let max = match bits {
+        RowBits::Eight => MAX_QUANTIZED,
+        RowBits::Sixteen => MAX_QUANTIZED_16,
+    };
     let magnitude = f32::from_bits(magnitude_bits).max(MIN_MAGNITUDE);
-    (magnitude / MAX_QUANTIZED, MAX_QUANTIZED / magnitude)
+    (magnitude / max, max / magnitude)
 }
 
-/// Quantizes at most 32 steps of a row; the others are 0.
-pub(super) fn quantize_row_block(x: &[f32], block: &mut RowBlock) {
-    let (scale, inverse) = row_scale(magnitude_bits(x));
-    block.values = [0; BLOCK_STEPS];
-    for (value, x) in block.values.iter_mut().zip(x) {
-        *value = round_to_i8(x * inverse);
+/// Quantizes at most 32 steps of a row, the parts of a block; the others are 0.
+pub(super) fn quantize_row_block(bits: RowBits, x: &[f32], parts: &mut [RowBlock]) {
+    let (scale, inverse) = row_scale(bits, magnitude_bits(x));
+    parts.fill(RowBlock { scale, ..RowBlock::ZERO });
+    for (step, x) in x.iter().enumerate() {
+        let value = round(x * inverse);
+        match &mut *parts {
+            [block] => block.values[step] = value as i8,
+            parts => parts.iter_mut().zip(split(value)).for_each(|(part, value)| part.values[step] = value),
+        }
     }
-    block.scale = scale;
-    block.offset = -128 * block.values.iter().map(|&value| i32::from(value)).sum::<i32>();
+    for part in parts {
+        part.offset = -128 * part.values.iter().map(|&value| i32::from(value)).sum::<i32>();
+    }
 }
 
 /// Quantizes at most 32 steps of a column; the others are 0. Returns the scale.
@@ -84,7 +102,7 @@ pub(super) fn quantize_column_block(w: &[f32], values: &mut [i8; BLOCK_STEPS]) -
     if scale != 0 && scale != F16_NAN {
         let inverse = 1.0 / f16_to_f32(scale);
         for (value, w) in values.iter_mut().zip(w) {
-            *value = round_to_i8(w * inverse);
+            *value = round(w * inverse) as i8;
         }
     }
     scale

@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 
 use decoding::AffineLayer;
-use kernels::packed::NumberFormat;
+use kernels::packed::{NumberFormat, RowBits};
 use kernels::{par_for, parts, parts_mut};
 
 use super::layer::{ConformerLayer, Convolution, SelfAttention};
@@ -124,6 +124,7 @@ impl AttentionModule {
         let heads = HeadShape { count: module.heads, total_width: module.out.weight().dim(0)? };
         let qkv = pack_as(format, "linear_qkv", &weight, &bias)?;
         let out = module.out.pack_as(format, "linear_out")?;
+        let [qkv, out] = [qkv, out].map(|linear| linear.with_row_bits(RowBits::Sixteen));
         let (norm, chunks) = (module.norm.for_inference()?, module.chunks);
         Ok(AttentionModule { norm, qkv, out, heads, chunks })
     }
@@ -171,7 +172,8 @@ impl ConvolutionModule {
             pointwise: [
                 module.pointwise1.pack_as(format, "pointwise_conv1")?,
                 module.pointwise2.pack_as(format, "pointwise_conv2")?,
-            ],
+            ]
+            .map(|linear| linear.with_row_bits(RowBits::Sixteen)),
             past_taps: module.past_taps,
             weight: depthwise::transpose_weight(&weight, taps),
             bias: to_vec(bias)?,

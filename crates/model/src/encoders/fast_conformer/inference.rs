@@ -5,9 +5,11 @@
 //! packing for the next product) while they are in the cache. The bits of a row depend only on its
 //! utterance: they are the same for every number of threads, and alone or in a batch.
 //!
-//! In q8, linear layers multiply 8-bit blocks. Products of attention and convolutions of the
-//! subsampling are in bf16 if the processor has instructions for it, otherwise in `f32`; norms,
-//! biases and depthwise convolutions are in `f32`.
+//! In q8, linear layers multiply 8-bit blocks. Rows have 8 bits in feed-forward modules and 16 in
+//! attention, convolution modules and the projection of the subsampling: there rounding in 8 bits
+//! changes the output most, and they have a third of the products. Products of attention and
+//! convolutions of the subsampling are in bf16 if the processor has instructions for it, otherwise
+//! in `f32`; norms, biases and depthwise convolutions are in `f32`.
 //!
 //! Memory in addition to the weights, for T rows of width W in all utterances:
 //!
@@ -31,10 +33,10 @@ mod tests;
 mod weights;
 mod workspace;
 
-use kernels::packed::{NumberFormat, Operand, PackedOperand};
+use kernels::packed::{NumberFormat, PackedOperand, RowBits};
 use kernels::{ScratchReq, alloc, items_mut, par_for};
 use layer::PackedLayer;
-use linear::{TaskScratch, pack_slice};
+use linear::TaskScratch;
 use modules::{block_rows, row_blocks};
 use positions::{DistanceInterval, SinusoidTable, Sinusoids};
 pub use stream::FastConformerStream;
@@ -187,7 +189,7 @@ impl PackedFastConformer {
             par_for(items_mut(&mut tasks), |_, (utterance, results, out)| {
                 subsampling.compute_rows(utterances[*utterance], results.clone(), out, &mut scratch.lock());
             });
-            pack_slice(packed, flat, flat_width);
+            subsampling.out.pack_slice(packed, flat);
             let out = &mut rows[block.start * self.width..block.end * self.width];
             subsampling.out.forward(packed, out, task_scratch);
         }
@@ -201,9 +203,9 @@ impl PackedFastConformer {
         let block = block_rows(total);
         let flat_width = self.subsampling.out.inputs();
         let inner_width = self.layers.first().map_or(0, |layer| layer.feed_forward1.inner.outputs());
-        let packed = |width| PackedOperand::requirement(self.format, Operand::Left, block, width);
+        let packed = |row_bits, width| PackedOperand::row_requirement(self.format, row_bits, block, width);
         let rows = ScratchReq::new::<f32>(4 * total * width);
-        let blocks = packed(flat_width.max(width)).and(packed(inner_width));
+        let blocks = packed(RowBits::Sixteen, flat_width.max(width)).and(packed(RowBits::Eight, inner_width));
         let heads = self.layers.first().map(|layer| &layer.attention.heads);
         let attention = heads.map_or(ScratchReq::EMPTY, |heads| {
             let keys = lengths.iter().map(|&rows| heads.max_group_keys(rows)).max().unwrap_or(0);

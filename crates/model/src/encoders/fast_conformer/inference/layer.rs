@@ -4,6 +4,8 @@
 //! batch norm is part of the depthwise convolution, and q, k and v are one product.
 use std::ops::Range;
 
+use kernels::packed::RowBits;
+
 use super::attention::HeadParameters;
 use super::linear::{PackedLinear, interleave_gate_rows, interleave_gates};
 use super::positions::PositionProjection;
@@ -98,6 +100,7 @@ impl PackedFeedForward {
         let name = |part: &str| format!("{layer}.feed_forward{number}.{part}");
         let inner = read_linear(reader, &name("linear1"), [inner_width, width], 1.0)?;
         let outer = read_linear(reader, &name("linear2"), [width, inner_width], 0.5)?;
+        let [inner, outer] = [inner, outer].map(|linear| linear.with_row_bits(RowBits::Eight));
         Ok(PackedFeedForward { norm, inner, outer })
     }
 }

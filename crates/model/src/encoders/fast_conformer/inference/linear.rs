@@ -6,7 +6,7 @@
 //! all bands use it.
 use std::ops::Range;
 
-use kernels::packed::{NumberFormat, Operand, PackedOperand, RightPart, SumOrder, multiply};
+use kernels::packed::{NumberFormat, Operand, PackedOperand, RightPart, RowBits, SumOrder, multiply};
 use kernels::{
     Accumulate, AlignedVec, Parts, ScratchReq, Tiling, View, ViewMut, WorkerSlots, add, add_glu, add_pair,
     add_relu, add_silu, par_for, parts, tiles_mut,
@@ -44,6 +44,8 @@ pub(super) struct PackedLinear {
     bias: Vec<f32>,
     /// Factor of the product; 1 if the weight includes it.
     factor: f32,
+    /// Bits of rows in 8-bit products.
+    row_bits: RowBits,
 }
 
 /// A block of a product, `[rows, columns]`.
@@ -116,12 +118,17 @@ impl PackedLinear {
             let count = format!("{} values", bias.len());
             return Err(Error::shape(name, format!("a bias of {outputs} values"), count));
         }
-        Ok(PackedLinear { weight, bias, factor })
+        Ok(PackedLinear { weight, bias, factor, row_bits: RowBits::Sixteen })
     }
 
     /// Returns the number of outputs.
     pub(super) fn outputs(&self) -> usize {
         self.weight.len()
+    }
+
+    /// Returns this layer with other bits of rows in 8-bit products than 16.
+    pub(super) fn with_row_bits(self, row_bits: RowBits) -> Self {
+        PackedLinear { row_bits, ..self }
     }
 
     /// Returns the number format of the weight and of packed rows.
@@ -132,6 +139,30 @@ impl PackedLinear {
     /// Returns the number of inputs.
     pub(super) fn inputs(&self) -> usize {
         self.weight.depth()
+    }
+
+    /// Packs `count` rows that `fill(rows, values)` computes, for this layer.
+    pub(super) fn pack_rows(
+        &self,
+        out: &mut PackedOperand,
+        count: usize,
+        scratch: &TaskScratch,
+        fill: impl Fn(Range<usize>, &mut [f32]) + Sync,
+    ) {
+        out.set_row_bits(self.row_bits);
+        pack_rows(out, count, self.inputs(), scratch, fill);
+    }
+
+    /// Packs rows for this layer.
+    pub(super) fn pack_slice(&self, out: &mut PackedOperand, rows: &[f32]) {
+        let width = self.inputs();
+        out.set_row_bits(self.row_bits);
+        out.resize(rows.len() / width, width);
+        let multiple = out.row_multiple();
+        let band = (ROWS_PER_PACKING / multiple * multiple).max(multiple);
+        par_for((out.tiles_mut(band, width), parts(rows, band * width)), |_, (mut tile, rows)| {
+            tile.pack(View::new(rows, rows.len() / width, width));
+        });
     }
 
     /// Computes `out = x Wᵀ + b`.
@@ -262,7 +293,7 @@ impl BlockShape {
     }
 }
 
-/// Packs `count` rows that `fill(row, values)` computes, for products.
+/// Packs `count` rows that `fill(rows, values)` computes, for products.
 pub(super) fn pack_rows(
     out: &mut PackedOperand,
     count: usize,
@@ -279,17 +310,6 @@ pub(super) fn pack_rows(
         let values = buffer.ensure_len(rows.len() * width, 0.0);
         fill(rows.clone(), values);
         tile.pack(View::new(values, rows.len(), width));
-    });
-}
-
-/// Packs rows of `width` values for products.
-pub(super) fn pack_slice(out: &mut PackedOperand, rows: &[f32], width: usize) {
-    let count = rows.len() / width;
-    out.resize(count, width);
-    let multiple = out.row_multiple();
-    let band = (ROWS_PER_PACKING / multiple * multiple).max(multiple);
-    par_for((out.tiles_mut(band, width), parts(rows, band * width)), |_, (mut tile, rows)| {
-        tile.pack(View::new(rows, rows.len() / width, width));
     });
 }
 

@@ -6,7 +6,7 @@ use kernels::{par_for, parts_mut};
 
 use super::attention::AttentionRows;
 use super::layer::{PackedAttention, PackedConvolution, PackedFeedForward, PackedLayer};
-use super::linear::{TaskScratch, pack_rows};
+use super::linear::TaskScratch;
 use super::positions::PositionKeys;
 use super::workspace::Workspace;
 use layers::ragged::Ragged;
@@ -24,7 +24,7 @@ impl PackedFeedForward {
         for block in row_blocks(rows.len() / width) {
             let x = &mut rows[block.start * width..block.end * width];
             let input = &*x;
-            pack_rows(packed, block.len(), width, tasks, |rows, values| {
+            self.inner.pack_rows(packed, block.len(), tasks, |rows, values| {
                 self.norm.apply(&input[rows.start * width..rows.end * width], values);
             });
             self.inner.forward_silu(packed, inner, tasks);
@@ -48,7 +48,7 @@ impl PackedAttention {
         let (qkv, results) = (&mut qkv[..3 * total * width], &mut results[..total * width]);
         for block in row_blocks(total) {
             let x = &rows[block.start * width..block.end * width];
-            pack_rows(packed, block.len(), width, tasks, |rows, values| {
+            self.qkv.pack_rows(packed, block.len(), tasks, |rows, values| {
                 self.norm.apply(&x[rows.start * width..rows.end * width], values);
             });
             self.qkv.forward(packed, &mut qkv[3 * block.start * width..3 * block.end * width], tasks);
@@ -72,7 +72,7 @@ impl PackedAttention {
     ) {
         let width = self.out.outputs();
         let (head_width, total) = (width / self.heads.heads, results.len() / width);
-        pack_rows(packed, block.len(), width, tasks, |rows, values| {
+        self.out.pack_rows(packed, block.len(), tasks, |rows, values| {
             for (row, values) in rows.zip(values.chunks_exact_mut(width)) {
                 for (head, values) in values.chunks_exact_mut(head_width).enumerate() {
                     let start = (head * total + block.start + row) * head_width;
@@ -105,13 +105,13 @@ impl PackedConvolution {
         let gated = &mut results[..rows.len()];
         for block in row_blocks(ragged.rows()) {
             let x = &rows[block.start * width..block.end * width];
-            pack_rows(packed, block.len(), width, tasks, |rows, values| {
+            self.gated.pack_rows(packed, block.len(), tasks, |rows, values| {
                 self.norm.apply(&x[rows.start * width..rows.end * width], values);
             });
             self.gated.forward_glu(packed, &mut gated[block.start * width..block.end * width], tasks);
         }
         for block in row_blocks(ragged.rows()) {
-            pack_rows(packed, block.len(), width, tasks, |rows, values| {
+            self.out.pack_rows(packed, block.len(), tasks, |rows, values| {
                 self.convolve_rows(gated, ragged, block.start + rows.start..block.start + rows.end, values);
             });
             self.out.forward_add(packed, &mut rows[block.start * width..block.end * width], tasks);

@@ -9,7 +9,7 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-use kernels::packed::{NumberFormat, Operand, PackedOperand};
+use kernels::packed::{NumberFormat, Operand, PackedOperand, RowBits};
 use kernels::{AlignedVec, ScratchReq, View, items_mut, lock, par_for};
 
 use super::linear::{PackedLinear, TaskScratch, pack_rows};
@@ -115,7 +115,7 @@ impl Sinusoids {
         let mut table = SinusoidTable::empty(range);
         if range.count() * 2 * self.frequencies.len() <= MAX_TABLE_VALUES {
             for columns in column_blocks(range) {
-                let mut block = PackedOperand::new(format, Operand::Left);
+                let mut block = empty_rows(format);
                 self.pack(range.max, columns, &mut block, scratch);
                 table.blocks.push(block);
             }
@@ -147,6 +147,13 @@ impl Sinusoids {
             }
         });
     }
+}
+
+/// Returns an operand for packed sinusoids, with the bits of [`PositionProjection::linear`].
+fn empty_rows(format: NumberFormat) -> PackedOperand {
+    let mut rows = PackedOperand::new(format, Operand::Left);
+    rows.set_row_bits(RowBits::Sixteen);
+    rows
 }
 
 /// Returns the columns of each block of a table.
@@ -206,7 +213,7 @@ impl PositionProjection {
                 keys
             })
             .collect();
-        let mut packed = PackedOperand::new(format, Operand::Left);
+        let mut packed = empty_rows(format);
         let mut rows = AlignedVec::default();
         for (index, columns) in column_blocks(range).enumerate() {
             let block = match table.blocks.get(index) {
@@ -236,7 +243,7 @@ pub(super) fn requirement(
     format: NumberFormat,
 ) -> ScratchReq {
     let (count, head_width) = (range.count(), width / heads);
-    let packed_rows = |rows| PackedOperand::requirement(format, Operand::Left, rows, width);
+    let packed_rows = |rows| PackedOperand::row_requirement(format, RowBits::Sixteen, rows, width);
     let blocks = column_blocks(range).map(|columns| packed_rows(columns.len()));
     let table = match count * width <= MAX_TABLE_VALUES {
         true => ScratchReq::all_of(blocks),

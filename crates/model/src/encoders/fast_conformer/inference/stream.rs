@@ -11,7 +11,6 @@ use kernels::{items_mut, par_for};
 use super::PackedFastConformer;
 use super::attention::AttentionRows;
 use super::layer::PackedLayer;
-use super::linear::{pack_rows, pack_slice};
 use super::positions::{DistanceInterval, PositionKeys};
 use super::subsampling::{StageFrames, SubsamplingScratch};
 use super::weights::unquantized;
@@ -174,7 +173,7 @@ impl FastConformerStream {
         let ragged = Ragged::new(lengths);
         let mut qkv = vec![0.0; 3 * x.len()];
         if !x.is_empty() {
-            pack_rows(&mut workspace.packed, ragged.rows(), width, &workspace.tasks, |rows, values| {
+            module.qkv.pack_rows(&mut workspace.packed, ragged.rows(), &workspace.tasks, |rows, values| {
                 module.norm.apply(&x[rows.start * width..rows.end * width], values);
             });
             module.qkv.forward(&workspace.packed, &mut qkv, &workspace.tasks);
@@ -221,7 +220,8 @@ impl FastConformerStream {
         // The convolution module, whose window begins with the tail.
         let convolution = &layer.convolution;
         let mut gated = vec![0.0; x.len()];
-        pack_rows(&mut workspace.packed, ragged.rows(), width, &workspace.tasks, |rows, values| {
+        let (packed, tasks) = (&mut workspace.packed, &workspace.tasks);
+        convolution.gated.pack_rows(packed, ragged.rows(), tasks, |rows, values| {
             convolution.norm.apply(&x[rows.start * width..rows.end * width], values);
         });
         convolution.gated.forward_glu(&workspace.packed, &mut gated, &workspace.tasks);
@@ -233,7 +233,7 @@ impl FastConformerStream {
             convolution.depthwise.apply(&state.tail, tail_rows..rows, out);
             state.tail.drain(..rows.saturating_sub(convolution.depthwise.past_taps) * width);
         }
-        pack_slice(&mut workspace.packed, &convolved, width);
+        convolution.out.pack_slice(&mut workspace.packed, &convolved);
         convolution.out.forward_add(&workspace.packed, &mut x, &workspace.tasks);
         layer.feed_forward2.forward(&mut x, workspace);
         layer.normalize(&mut x, workspace);
@@ -297,8 +297,9 @@ impl EncoderStream for FastConformerStream {
         let mut projected = vec![0.0; total * width];
         if total > 0 {
             let flat = rows.concat();
-            pack_slice(&mut workspace.packed, &flat, flat_width);
-            self.encoder.subsampling.out.forward(&workspace.packed, &mut projected, &workspace.tasks);
+            let out = &self.encoder.subsampling.out;
+            out.pack_slice(&mut workspace.packed, &flat);
+            out.forward(&workspace.packed, &mut projected, &workspace.tasks);
         }
         let mut x = Vec::new();
         let mut lengths = Vec::new();
