@@ -4,7 +4,7 @@
 //! nodes) at a time.
 use std::time::{Duration, Instant};
 
-use kernels::packed::{NumberFormat, Operand, PackedOperand, RightPart, SumOrder, multiply};
+use kernels::packed::{NumberFormat, Operand, PackedOperand, RightPart, RowBits, SumOrder, multiply};
 use kernels::{Accumulate, PackedRight, View, ViewMut, product, product_packed};
 use panda_core::{
     Adjoints, BackwardInputs, Gradients, Head, Plan, Precision, Rows, Selection, Shape, Workspace, backward,
@@ -103,7 +103,7 @@ fn measure_products() {
     }
 }
 
-/// Measures products of packed operands on one thread, in all number formats.
+/// Measures products of packed operands on one thread, in all number formats and bits of rows.
 ///
 /// The rows are packed before.
 fn measure_formats() {
@@ -111,10 +111,17 @@ fn measure_formats() {
         let (rows, weight) = (noise(8, n * inputs, 1.0), noise(9, outputs * inputs, 0.04));
         let weight = View::new(&weight, outputs, inputs).transposed();
         let mut out = vec![0f32; n * outputs];
-        for format in [NumberFormat::F32, NumberFormat::Bf16, NumberFormat::Q8] {
-            let left = PackedOperand::packed(format, Operand::Left, View::new(&rows, n, inputs));
+        for (name, format, row_bits) in [
+            ("f32", NumberFormat::F32, RowBits::Eight),
+            ("bf16", NumberFormat::Bf16, RowBits::Eight),
+            ("q8", NumberFormat::Q8, RowBits::Eight),
+            ("q8, 16-bit rows", NumberFormat::Q8, RowBits::Sixteen),
+        ] {
+            let mut left = PackedOperand::new(format, Operand::Left);
+            left.set_row_bits(row_bits);
+            left.fill(View::new(&rows, n, inputs));
             let right = PackedOperand::packed(format, Operand::Right, weight);
-            let name = format!("{} {n}x{inputs}x{outputs}", format.name());
+            let name = format!("{name} {n}x{inputs}x{outputs}");
             measure(&name, (2 * n * inputs * outputs) as u64, || {
                 let right = RightPart { operand: &right, first_column: 0, first_step: 0 };
                 let out = ViewMut::new(&mut out, n, outputs);

@@ -27,7 +27,7 @@ pub struct AffineLayer {
     strip_outputs: usize,
     inputs: usize,
     bias: Vec<f32>,
-    /// Bits of rows with weights in 8-bit blocks.
+    /// Bits of rows in q8.
     row_bits: RowBits,
 }
 
@@ -78,7 +78,7 @@ impl AffineLayer {
         Ok(Self { strips, strip_outputs, inputs, bias, row_bits: RowBits::default() })
     }
 
-    /// Returns this layer with other bits of rows in 8-bit products.
+    /// Returns this layer with another number of bits of rows in q8.
     pub fn with_row_bits(self, row_bits: RowBits) -> Self {
         Self { row_bits, ..self }
     }
@@ -153,7 +153,7 @@ impl AffineLayer {
         }
         // Few rows: a task computes a strip of outputs, then the strips are copied into the rows.
         let products = &mut scratch[..rows * outputs];
-        let x = InputRows::new(View::new(x, rows, inputs), self.row_format(), quantized);
+        let x = InputRows::new(View::new(x, rows, inputs), self.format(), self.row_bits, quantized);
         par_for(
             (parts_mut(products, rows * strip_outputs), parts(&self.strips, 1)),
             |_, (product, strip)| {
@@ -172,20 +172,20 @@ impl AffineLayer {
         }
     }
 
-    fn row_format(&self) -> (NumberFormat, RowBits) {
-        (self.strips[0].format(), self.row_bits)
+    fn format(&self) -> NumberFormat {
+        self.strips[0].format()
     }
 
     /// Computes a block of rows, one parallel task.
     fn forward_block(&self, x: &[f32], y: &mut [f32]) {
         let (inputs, outputs) = (self.inputs, self.outputs());
         let rows = y.len() / outputs;
-        let (x, format) = (View::new(x, rows, inputs), self.row_format());
+        let (x, format) = (View::new(x, rows, inputs), self.format());
         // Packed once for all strips.
-        let packs_rows = format.0 == NumberFormat::F32 && self.strips.len() > 1;
+        let packs_rows = format == NumberFormat::F32 && self.strips.len() > 1;
         let packed = packs_rows.then(|| PackedLeft::new(x, rows));
         let mut quantized = InputRows::memory();
-        let x = InputRows::new(x, format, &mut quantized).with_packed(packed.as_ref());
+        let x = InputRows::new(x, format, self.row_bits, &mut quantized).with_packed(packed.as_ref());
         for (index, strip) in self.strips.iter().enumerate() {
             let columns = strip.outputs();
             let out = ViewMut::with_stride(&mut y[index * self.strip_outputs..], rows, columns, outputs);
@@ -259,11 +259,12 @@ mod tests {
     }
 
     /// An upper bound of the error of `x · w` in 8-bit blocks.
-    fn quantization_error(x: &[f32], w: &[f32]) -> f64 {
+    fn quantization_error(bits: RowBits, x: &[f32], w: &[f32]) -> f64 {
+        let largest = if bits == RowBits::Eight { 127.0 } else { 32512.0 };
         let max = |values: &[f32]| values.iter().fold(0.0, |max: f64, v| max.max(f64::from(v.abs())));
         let sum = |values: &[f32]| values.iter().map(|v| f64::from(v.abs())).sum::<f64>();
         let block = |(x, w): (&[f32], &[f32])| {
-            let (s, t) = (max(x) / 127.0, max(w) / 127.0 * (1.0 + 2f64.powi(-10)) + 2f64.powi(-24));
+            let (s, t) = (max(x) / largest, max(w) / 127.0 * (1.0 + 2f64.powi(-10)) + 2f64.powi(-24));
             t / 2.0 * sum(x) + s / 2.0 * (sum(w) + x.len() as f64 * t / 2.0)
         };
         x.chunks(32).zip(w.chunks(32)).map(block).sum()
@@ -271,10 +272,13 @@ mod tests {
 
     #[test]
     fn quantized_rows_are_within_the_error_of_blocks_for_every_batch() {
-        for (inputs, outputs) in [(1, 1), (3, 5), (640, 300), (2000, 100), (700, 129), (33, 2500)] {
+        let shapes = [(1, 1), (3, 5), (640, 300), (2000, 100), (700, 129), (33, 2500)];
+        let cases = shapes.into_iter().flat_map(|shape| [(shape, RowBits::Eight), (shape, RowBits::Sixteen)]);
+        for ((inputs, outputs), bits) in cases {
             let (weight, bias) = (test_values(inputs * outputs, 0.37), test_values(outputs, 1.1));
             let layer =
                 AffineLayer::with_format(NumberFormat::Q8, "weight", &weight, inputs, Some(&bias)).unwrap();
+            let layer = layer.with_row_bits(bits);
             assert_eq!((layer.inputs(), layer.outputs()), (inputs, outputs));
             let x = test_values(120 * inputs, 0.11);
             let mut y_of_all_rows = vec![f32::NAN; 120 * outputs];
@@ -291,7 +295,10 @@ mod tests {
                     let sum: f64 = w.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum();
                     let error = (f64::from(*y) - sum - f64::from(*b)).abs();
                     has_error |= error > 1e-6;
-                    assert!(error <= quantization_error(x, w) + 1e-4, "{error} {inputs} to {outputs}");
+                    assert!(
+                        error <= quantization_error(bits, x, w) + 1e-4,
+                        "{error} {bits:?} {inputs} to {outputs}"
+                    );
                 }
             }
             // A weight of 0 is exact.

@@ -28,7 +28,8 @@ impl<'a> InputRows<'a> {
     /// Prepares rows for weights of a format; `memory` is reused.
     pub(crate) fn new(
         rows: View<'a, f32>,
-        (format, row_bits): (NumberFormat, RowBits),
+        format: NumberFormat,
+        row_bits: RowBits,
         memory: &'a mut PackedOperand,
     ) -> Self {
         if format == NumberFormat::Q8 {

@@ -271,10 +271,11 @@ impl Predictor for LstmPredictor {
             let values = states.values();
             let h =
                 |layer: usize| View::with_stride(&values[layer * layer_values..], rows, hidden, state_width);
-            let row_format = (layer.strips[0].recurrent.format(), RowBits::Eight);
-            let old_h = InputRows::new(h(index), row_format, quantized_h);
+            let format = layer.strips[0].recurrent.format();
+            let old_h = InputRows::new(h(index), format, RowBits::Eight, quantized_h);
             let layer_below = index.checked_sub(1);
-            let input_h = layer_below.map(|below| InputRows::new(h(below), row_format, quantized_input));
+            let input_h =
+                layer_below.map(|below| InputRows::new(h(below), format, RowBits::Eight, quantized_input));
             let units_per_strip = self.units_per_strip;
             let task_parts = (
                 parts_mut(&mut gates[..rows * layer_gates], rows * GATES * units_per_strip),

@@ -129,9 +129,9 @@ impl PackedOperand {
         packed
     }
 
-    /// Sets the bits of rows in 8-bit products; the contents are unspecified then.
+    /// Sets the number of bits of packed rows in q8.
     ///
-    /// Other operands have no such bits.
+    /// Another number than before sets the size to 0. Other operands have no such number.
     pub fn set_row_bits(&mut self, row_bits: RowBits) {
         if let Words::Q8Rows(_, bits) = &mut self.words
             && *bits != row_bits
@@ -228,7 +228,7 @@ impl PackedOperand {
         }
     }
 
-    /// Returns the memory of an operand; in 8-bit products, rows have 8 bits.
+    /// Returns the memory of an operand; in q8, of rows of 8 bits.
     pub fn requirement(format: NumberFormat, operand: Operand, len: usize, depth: usize) -> ScratchReq {
         match format {
             NumberFormat::F32 => {
@@ -252,10 +252,10 @@ impl PackedOperand {
         }
     }
 
-    /// Returns the memory of a left operand whose rows have these bits in 8-bit products.
+    /// Returns the memory of packed rows; in q8, with a number of bits.
     pub fn row_requirement(format: NumberFormat, row_bits: RowBits, rows: usize, depth: usize) -> ScratchReq {
         let requirement = Self::requirement(format, Operand::Left, rows, depth);
-        if format == NumberFormat::Q8 { requirement.times(row_bits.parts()) } else { requirement }
+        if format == NumberFormat::Q8 { requirement.times(row_bits.bytes()) } else { requirement }
     }
 
     fn panels(&self) -> usize {
@@ -270,7 +270,7 @@ impl PackedOperand {
         match self.words {
             Words::F32(_) => self.panel_width * self.depth,
             Words::Bf16(_) => self.depth.div_ceil(DEPTH),
-            Words::Q8Rows(_, bits) => bits.parts() * self.depth.div_ceil(q8::BLOCK_STEPS),
+            Words::Q8Rows(_, bits) => bits.bytes() * self.depth.div_ceil(q8::BLOCK_STEPS),
             Words::Q8Columns(_) => self.depth.div_ceil(q8::BLOCK_STEPS),
         }
     }
@@ -304,7 +304,7 @@ impl PackedOperand {
         // Tiles of bf16 and blocks of 8-bit numbers have the same number of steps.
         let width = match &self.words {
             Words::F32(_) => (steps.min(depth.max(1)) * panel_width).max(1),
-            Words::Q8Rows(_, bits) => bits.parts() * steps.div_ceil(q8::BLOCK_STEPS),
+            Words::Q8Rows(_, bits) => bits.bytes() * steps.div_ceil(q8::BLOCK_STEPS),
             _ => steps.div_ceil(q8::BLOCK_STEPS),
         };
         let tiling = Tiling { rows: panels, planes: 1, columns, width };

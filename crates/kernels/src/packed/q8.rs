@@ -1,12 +1,14 @@
-//! Products of 8-bit blocks: 32 steps of a row or column share one scale. Rows have 8 or 16 bits.
+//! Products of 8-bit blocks: 32 steps of a row or column share one scale.
+//!
+//! Rows have 8 or 16 bits.
 //!
 //! ```text
 //! x[i, k] ≈ s[i, b] q[i, k]     w[k, j] ≈ t[b, j] r[k, j]      k in block b of 32 steps
 //! y[i, j] = Σ_b f32(Σ_(k in b) q[i, k] r[k, j]) · (s[i, b] · t[b, j])
 //! ```
-//! r: integers from -127 to 127, rounded to nearest even; t: the largest |w| of the block divided by
-//! 127, rounded up to f16. q: integers from -Q to Q, Q = 127 in 8 bits and 32,512 in 16; s: `f32`,
-//! the largest |x| of the block divided by Q. Sums of a block are exact in 32 bits, and in `f32` if
+//! r: integers from -127 to 127, rounded to nearest even; t: the largest |w| of the block divided
+//! by 127, rounded up to f16. q: integers from -Q to Q, Q = 127 in 8 bits and 32,512 in 16; s:
+//! `f32`, the largest |x| of the block divided by Q. Sums of a block are exact in 32 bits, and in `f32` if
 //! rows have 8 bits; a block is added by one product and one sum in `f32`, without fused
 //! multiply-add, in the order of the blocks. All instruction sets give the same bits, which depend
 //! only on the row and the column.
@@ -15,7 +17,7 @@
 //! With m = max(|x| of the block) and M = max(|w| of the block), for n blocks,
 //!
 //! ```text
-//! |y - Σ x w| <= Σ_b (t/2 Σ|x| + s/2 Σ|t r|)  +  (n + 4) 2⁻²⁴ Σ_b Σ |s q t r|
+//! |y - Σ x w| <= Σ_b (t/2 Σ|x| + s/2 Σ|t r|)  +  (n + 7) 2⁻²⁴ Σ_b Σ |s q t r|
 //! s = max(m, 2⁻⁶⁰) / Q      M / 127 <= t <= M / 127 · (1 + 2⁻¹⁰) + 2⁻²⁴
 //! ```
 //! up to factors of 1 + 2⁻²². A NaN or an infinity in x makes the row NaN; in w these, or numbers
@@ -23,12 +25,13 @@
 //!
 //! # Layout
 //! ```text
-//! left   rows, each in blocks of 32 integers, scale, and -128 Σ q; 16 bits: two such parts of a block
+//! left   rows, each in blocks of 32 integers, scale, and -128 Σ q; in 16 bits, two: high, low
 //! right  micro-panels of 32 columns, each in blocks: integers [32 / e][32][e], f16 scales [32]
 //! ```
 //! e: steps that one instruction combines, 4 with 8-bit dot products and tiles (AMX), 2 elsewhere.
 //! Those multiply by unsigned integers: then the right operand contains r + 128, and -128 Σ q is
-//! added to the sums. A number of 16 bits is 256 times its first part plus its second one.
+//! added to the sums. An integer of 16 bits is `256 high + low`, with
+//! high from -127 to 127 and low from -128 to 127.
 #[cfg(target_arch = "x86_64")]
 mod amx;
 #[cfg(target_arch = "x86_64")]
@@ -57,10 +60,11 @@ pub(super) const PANEL_COLUMNS: usize = 32;
 /// Largest number of rows of a micro-kernel with vectors; rows are divided at multiples of it.
 pub(super) const MAX_ROWS: usize = 6;
 
-/// The bits of integers of rows.
+/// Number of bits of a row's integers.
 ///
-/// Rows of 16 bits are almost exact. They cost twice the operations where processors have 8-bit dot
-/// products, and the same elsewhere.
+/// In 16 bits, the rounding error is at most 1.6e-5 of the largest value of a block instead of
+/// 4e-3. Rows need twice the memory; products need twice the operations with 8-bit dot products and
+/// tiles, and as many elsewhere.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RowBits {
     /// Integers from -127 to 127.
@@ -71,8 +75,8 @@ pub enum RowBits {
 }
 
 impl RowBits {
-    /// Returns the number of parts of a block.
-    pub(super) fn parts(self) -> usize {
+    /// Returns the number of bytes of a number, each in a [`RowBlock`].
+    pub(super) fn bytes(self) -> usize {
         match self {
             RowBits::Eight => 1,
             RowBits::Sixteen => 2,
@@ -80,7 +84,7 @@ impl RowBits {
     }
 }
 
-/// 32 steps of a left row, or 8 of their 16 bits.
+/// 32 steps of a left row: all 8 bits, or the high or low 8 of 16.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(8))]
 pub(crate) struct RowBlock {
@@ -151,23 +155,24 @@ pub(super) fn pack_row(
         let values = &data[row * stride..][first_step.min(steps)..steps];
         return pack_values(level, bits, values, blocks);
     }
-    for (index, parts) in blocks.chunks_mut(bits.parts()).enumerate() {
+    for (index, bytes) in blocks.chunks_mut(bits.bytes()).enumerate() {
         let first = (first_step + index * BLOCK_STEPS).min(steps);
         let mut values = [0.0; BLOCK_STEPS];
         for (value, step) in values.iter_mut().zip(first..steps) {
             *value = data[step * stride + row];
         }
-        pack_values(level, bits, &values, parts);
+        pack_values(level, bits, &values, bytes);
     }
 }
 
 /// Quantizes consecutive steps; steps beyond the values are 0.
 fn pack_values(level: Int8, bits: RowBits, values: &[f32], blocks: &mut [RowBlock]) {
+    assert!(blocks.len().is_multiple_of(bits.bytes()), "8-bit rows: {} blocks", blocks.len());
     match level {
         Int8::Portable => {
             let mut chunks = values.chunks(BLOCK_STEPS);
-            for parts in blocks.chunks_mut(bits.parts()) {
-                quantize_row_block(bits, chunks.next().unwrap_or(&[]), parts);
+            for bytes in blocks.chunks_mut(bits.bytes()) {
+                quantize_row_block(bits, chunks.next().unwrap_or(&[]), bytes);
             }
         }
         #[cfg(target_arch = "x86_64")]
@@ -245,20 +250,21 @@ impl<'a, T> Blocks<'a, T> {
 pub(super) fn product(
     level: Int8,
     out: ViewMut<f32>,
-    (bits, left): (RowBits, Blocks<RowBlock>),
+    bits: RowBits,
+    left: Blocks<RowBlock>,
     right: Blocks<ColumnBlock>,
     count: usize,
     accumulate: Accumulate,
 ) {
     let operands = Operands { left, right, count };
     match bits {
-        RowBits::Eight => product_of_parts::<1>(level, out, operands, accumulate),
-        RowBits::Sixteen => product_of_parts::<2>(level, out, operands, accumulate),
+        RowBits::Eight => product_of_rows::<1>(level, out, operands, accumulate),
+        RowBits::Sixteen => product_of_rows::<2>(level, out, operands, accumulate),
     }
 }
 
-/// Computes a product whose rows have P parts.
-fn product_of_parts<const P: usize>(
+/// Computes a product of rows whose numbers have 1 or 2 bytes.
+fn product_of_rows<const BYTES: usize>(
     level: Int8,
     out: ViewMut<f32>,
     operands: Operands,
@@ -266,34 +272,34 @@ fn product_of_parts<const P: usize>(
 ) {
     match level {
         Int8::Portable => {
-            product_of_tiles::<P>(out, operands, MAX_ROWS, accumulate, |rows, columns, output| {
-                with_sums(output, |sums| multiply_plain::<P>(rows, columns, sums));
+            product_of_tiles::<BYTES>(out, operands, MAX_ROWS, accumulate, |rows, columns, output| {
+                with_sums(output, |sums| multiply_plain::<BYTES>(rows, columns, sums));
             })
         }
         #[cfg(target_arch = "x86_64")]
         Int8::Avx2(token) if out.rows >= avx2_wide::MIN_ROWS => {
-            avx2_wide::product::<P>(token, out, operands, accumulate);
+            avx2_wide::product::<BYTES>(token, out, operands, accumulate);
         }
         #[cfg(target_arch = "x86_64")]
         Int8::Avx2(token) => {
-            product_of_tiles::<P>(out, operands, avx2::ROWS, accumulate, |rows, columns, output| {
-                with_sums(output, |sums| avx2::multiply::<P>(token, rows, columns, sums));
+            product_of_tiles::<BYTES>(out, operands, avx2::ROWS, accumulate, |rows, columns, output| {
+                with_sums(output, |sums| avx2::multiply::<BYTES>(token, rows, columns, sums));
             })
         }
         #[cfg(target_arch = "x86_64")]
         Int8::AvxVnni(token) => {
-            product_of_tiles::<P>(out, operands, avx_vnni::ROWS, accumulate, |rows, columns, output| {
-                with_sums(output, |sums| avx_vnni::multiply::<P>(token, rows, columns, sums));
+            product_of_tiles::<BYTES>(out, operands, avx_vnni::ROWS, accumulate, |rows, columns, output| {
+                with_sums(output, |sums| avx_vnni::multiply::<BYTES>(token, rows, columns, sums));
             });
         }
         #[cfg(target_arch = "x86_64")]
         Int8::Amx(amx, vnni) if out.rows >= amx::MIN_ROWS => {
-            amx::product::<P>((amx, vnni), out, operands, accumulate);
+            amx::product::<BYTES>((amx, vnni), out, operands, accumulate);
         }
         #[cfg(target_arch = "x86_64")]
         Int8::Avx512(token) | Int8::Amx(_, token) => {
-            product_of_tiles::<P>(out, operands, avx512::ROWS, accumulate, |rows, columns, output| {
-                avx512::multiply::<P>(token, rows, columns, output);
+            product_of_tiles::<BYTES>(out, operands, avx512::ROWS, accumulate, |rows, columns, output| {
+                avx512::multiply::<BYTES>(token, rows, columns, output);
             });
         }
     }
@@ -318,7 +324,7 @@ struct Operands<'a> {
 /// ```
 /// A micro-panel of 4096 steps has 136 KiB and stays in the second-level cache.
 #[inline(always)]
-fn product_of_tiles<const P: usize>(
+fn product_of_tiles<const BYTES: usize>(
     out: ViewMut<f32>,
     Operands { left, right, count }: Operands,
     kernel_rows: usize,
@@ -334,7 +340,7 @@ fn product_of_tiles<const P: usize>(
             let mut tile_rows: [&[RowBlock]; MAX_ROWS] = [&[]; MAX_ROWS];
             let tile_rows = &mut tile_rows[..group.min(rows - row)];
             for (index, tile_row) in tile_rows.iter_mut().enumerate() {
-                *tile_row = left.first(row + index, P * count);
+                *tile_row = left.first(row + index, BYTES * count);
             }
             let (out, rows, cols) = (&mut data[row * stride + col..], tile_rows.len(), cols - col);
             let output = OutputTile { out, rows, cols: cols.min(PANEL_COLUMNS), stride, accumulate };
@@ -343,17 +349,17 @@ fn product_of_tiles<const P: usize>(
     }
 }
 
-/// Returns the parts of a block of a row.
+/// Returns the bytes of the numbers of a block of a row.
 #[inline(always)]
-fn parts<const P: usize>(row: &[RowBlock], block: usize) -> &[RowBlock; P] {
-    row[P * block..].first_chunk().expect("the parts of a block")
+fn block_bytes<const BYTES: usize>(row: &[RowBlock], block: usize) -> &[RowBlock; BYTES] {
+    row[BYTES * block..].first_chunk().expect("the bytes of a block")
 }
 
-/// Returns the integers of a block: `256 high + low` for two parts.
+/// Returns the integers of a block: `256 high + low` for two bytes.
 #[inline(always)]
-fn wide_values<const P: usize>(parts: &[RowBlock; P]) -> [i16; BLOCK_STEPS] {
+fn row_integers<const BYTES: usize>(bytes: &[RowBlock; BYTES]) -> [i16; BLOCK_STEPS] {
     std::array::from_fn(|step| {
-        parts.iter().fold(0, |value, part| (value << 8) + i16::from(part.values[step]))
+        bytes.iter().fold(0, |value, byte| (value << 8) + i16::from(byte.values[step]))
     })
 }
 
@@ -377,7 +383,7 @@ fn with_sums<const M: usize>(output: OutputTile<f32>, multiply: impl FnOnce(&mut
 }
 
 /// Portable micro-kernel in plain loops.
-fn multiply_plain<const P: usize>(
+fn multiply_plain<const BYTES: usize>(
     rows: &[&[RowBlock]],
     columns: &[ColumnBlock],
     sums: &mut [TileRow; MAX_ROWS],
@@ -389,9 +395,9 @@ fn multiply_plain<const P: usize>(
             *to = i16::from(value.cast_signed());
         }
         for (row, sums) in rows.iter().zip(sums.iter_mut()) {
-            let parts: &[RowBlock; P] = parts(row, index);
+            let bytes: &[RowBlock; BYTES] = block_bytes(row, index);
             let mut products = [0i32; PANEL_COLUMNS];
-            let numbers = wide_values(parts);
+            let numbers = row_integers(bytes);
             let pairs = numbers.as_chunks::<2>().0;
             for (pair, values) in pairs.iter().zip(widened.as_chunks::<{ 2 * PANEL_COLUMNS }>().0) {
                 let [first, second] = pair.map(i32::from);
@@ -401,7 +407,7 @@ fn multiply_plain<const P: usize>(
                 }
             }
             for ((sum, product), scale) in sums.iter_mut().zip(products).zip(scales) {
-                *sum += product as f32 * (parts[0].scale * scale);
+                *sum += product as f32 * (bytes[0].scale * scale);
             }
         }
     }

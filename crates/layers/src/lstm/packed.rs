@@ -9,7 +9,7 @@
 //! results of chunks have the bits of those of the whole utterance, with any other utterances in
 //! the batch.
 use decoding::{AffineLayer, NetworkScratch};
-use kernels::packed::{NumberFormat, RowBits};
+use kernels::packed::{NumberFormat, PackedOperand, RowBits};
 use kernels::{BufferPool, PackedRecurrentWeight, PooledBuffer, items_mut, par_for};
 use serde::{Deserialize, Serialize};
 
@@ -194,12 +194,17 @@ impl PackedLstmLayer {
 
     /// Returns an upper bound of the number of other values of [`Self::encode`].
     ///
-    /// These are rows in blocks, products of few rows, results, and states before the first frame:
-    /// h and c as arguments, by groups and in the steps.
+    /// These are packed rows or rows in blocks, products of few rows, results, h in blocks, and
+    /// states before the first frame: h and c as arguments, by groups and in the steps.
     pub fn temporary_values(&self, utterances: usize, rows: usize) -> usize {
         let products: usize = self.directions.iter().map(|direction| direction.input.scratch_len(rows)).sum();
+        let block_values = |width| {
+            let blocks = PackedOperand::row_requirement(NumberFormat::Q8, RowBits::Sixteen, 1, width);
+            blocks.bytes().div_ceil(size_of::<f32>())
+        };
+        let packed = rows * self.input.max(block_values(self.input)) + utterances * block_values(self.hidden);
         let states = utterances * (2 * self.hidden + 4 * self.width());
-        self.directions() * rows * self.input + products + rows * self.width() + states
+        self.directions() * packed + products + rows * self.width() + states
     }
 
     /// Returns the rows of utterances: packed states of all directions, concatenated.

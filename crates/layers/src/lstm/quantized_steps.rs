@@ -1,7 +1,8 @@
 //! Recurrent steps of a layer whose recurrent weight is in 8-bit blocks; inference only.
 //!
 //! ```text
-//! frame t:  quantize h[t-1] in 16 bits;  a task for 64 units (4 strips of 16) and up to 12 utterances:
+//! frame t:  quantize h[t-1] in 16 bits
+//!   a task for 64 units (4 strips of 16) and up to 12 utterances:
 //!   a[t] + h[t-1] W_hhᵀ      then the cell      on entry, a[t] = x[t] W_ihᵀ + b
 //! ```
 //! Names are those of `steps.rs`; a[t] does not change. Columns of the packed weight are in the

@@ -98,7 +98,7 @@ pub fn multiply(
             let left = Blocks { blocks: &rows[first_row * left_stride..], stride: left_stride };
             let first = first_column / PANEL_COLUMNS * stride + first_step / q8::BLOCK_STEPS;
             let right = Blocks { blocks: &columns[first..], stride };
-            q8::product(Int8::best(), out, (*bits, left), right, count, accumulate);
+            q8::product(Int8::best(), out, *bits, left, right, count, accumulate);
         }
         _ => panic!("product of parts: operands of different formats"),
     }

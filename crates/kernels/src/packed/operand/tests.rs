@@ -3,13 +3,25 @@ use super::*;
 use crate::packed::check::synthetic;
 use crate::{Accumulate, ViewMut};
 
-const FORMATS: [NumberFormat; 3] = [NumberFormat::F32, NumberFormat::Bf16, NumberFormat::Q8];
+/// Formats, and the bits of rows.
+const FORMATS: [(NumberFormat, RowBits); 4] = [
+    (NumberFormat::F32, RowBits::Eight),
+    (NumberFormat::Bf16, RowBits::Eight),
+    (NumberFormat::Q8, RowBits::Eight),
+    (NumberFormat::Q8, RowBits::Sixteen),
+];
 
 /// Returns the numbers that packed rows of `steps` values represent.
-fn rounded(format: NumberFormat, operand: Operand, values: &[f32], steps: usize) -> Vec<f64> {
+fn rounded(
+    (format, bits): (NumberFormat, RowBits),
+    operand: Operand,
+    values: &[f32],
+    steps: usize,
+) -> Vec<f64> {
+    let largest = if bits == RowBits::Eight { 127.0 } else { 32512.0 };
     let block = |block: &[f32]| -> Vec<f32> {
         let max = block.iter().fold(0.0f32, |max, x| max.max(x.abs()));
-        block.iter().map(|x| (x * (127.0 / max)).round_ties_even() * (max / 127.0)).collect()
+        block.iter().map(|x| (x * (largest / max)).round_ties_even() * (max / largest)).collect()
     };
     let rounded: Vec<f32> = match (format, operand) {
         (NumberFormat::F32, _) => values.to_vec(),
@@ -27,13 +39,14 @@ fn rounded(format: NumberFormat, operand: Operand, values: &[f32], steps: usize)
 
 /// Packs rows by tiles, in tasks.
 fn packed_by_tiles(
-    format: NumberFormat,
+    (format, bits): (NumberFormat, RowBits),
     x: &[f32],
     rows: usize,
     depth: usize,
     steps: usize,
 ) -> PackedOperand {
     let mut packed = PackedOperand::new(format, Operand::Left);
+    packed.set_row_bits(bits);
     packed.resize(rows, depth);
     let band = 2 * packed.row_multiple();
     let bands = rows.div_ceil(band);
@@ -47,7 +60,7 @@ fn packed_by_tiles(
 
 #[test]
 fn products_of_parts_equal_plain_loops() {
-    for format in FORMATS {
+    for (format, bits) in FORMATS {
         for (rows, depth, columns) in [
             (1, 1, 1),
             (2, 40, 70),
@@ -59,9 +72,9 @@ fn products_of_parts_equal_plain_loops() {
         ] {
             let x: Vec<f32> = synthetic(rows * depth, 1);
             let w: Vec<f32> = synthetic(columns * (depth + 32), 2);
-            let left = packed_by_tiles(format, &x, rows, depth, if depth > 64 { 64 } else { depth });
-            let rounded_x = rounded(format, Operand::Left, &x, depth);
-            let rounded_w = rounded(format, Operand::Right, &w, depth + 32);
+            let left = packed_by_tiles((format, bits), &x, rows, depth, if depth > 64 { 64 } else { depth });
+            let rounded_x = rounded((format, bits), Operand::Left, &x, depth);
+            let rounded_w = rounded((format, bits), Operand::Right, &w, depth + 32);
             // Steps 32.. of a deeper weight [O, I].
             let right = PackedOperand::packed(
                 format,
@@ -92,7 +105,7 @@ fn products_of_parts_equal_plain_loops() {
                         let error = (f64::from(*actual) - expected).abs();
                         assert!(
                             error < 2e-4 + 3e-6 * expected.abs(),
-                            "{format:?} {rows} x {depth} x {columns}: {actual} {expected}"
+                            "{format:?} {bits:?} {rows} x {depth} x {columns}: {actual} {expected}"
                         );
                     }
                 }
@@ -106,11 +119,12 @@ fn products_of_parts_equal_plain_loops() {
 fn bits_do_not_depend_on_other_rows_nor_on_leading_zeros() {
     let (rows, depth, columns) = (31, 700, 50);
     let (x, w): (Vec<f32>, Vec<f32>) = (synthetic(rows * depth, 3), synthetic(columns * depth, 4));
-    for format in FORMATS {
+    for (format, bits) in FORMATS {
         let right = PackedOperand::packed(format, Operand::Right, View::new(&w, columns, depth).transposed());
         let product = |rows: &[f32], depth: usize, right: RightPart, order: SumOrder| {
             let count = rows.len() / depth;
             let mut left = PackedOperand::new(format, Operand::Left);
+            left.set_row_bits(bits);
             left.fill(View::new(rows, count, depth));
             let mut out = vec![f32::NAN; count * columns];
             multiply(ViewMut::new(&mut out, count, columns), (&left, 0), right, order, Accumulate::Replace);
@@ -132,7 +146,7 @@ fn bits_do_not_depend_on_other_rows_nor_on_leading_zeros() {
         let tail: Vec<f32> = x.chunks(depth).flat_map(|row| row[64..].to_vec()).collect();
         let part = RightPart { first_step: 64, ..all_parts };
         let expected = product(&tail, depth - 64, part, SumOrder::Sequential);
-        assert_eq!(product(&masked, depth, all_parts, SumOrder::Sequential), expected, "{format:?}");
+        assert_eq!(product(&masked, depth, all_parts, SumOrder::Sequential), expected, "{format:?} {bits:?}");
     }
 }
 
@@ -140,7 +154,7 @@ fn bits_do_not_depend_on_other_rows_nor_on_leading_zeros() {
 fn columns_are_packed_in_several_calls() {
     let (depth, columns) = (20, 150);
     let w: Vec<f32> = synthetic(columns * depth, 5);
-    for format in FORMATS {
+    for (format, _) in FORMATS {
         let mut right = PackedOperand::new(format, Operand::Right);
         right.resize(columns, depth);
         for first in [0, 64, 128] {
@@ -164,5 +178,37 @@ fn columns_are_packed_in_several_calls() {
             out
         });
         assert_eq!(out, same);
+    }
+}
+
+#[test]
+fn an_operand_changes_the_bits_of_its_rows() {
+    let (rows, depth, columns) = (7, 70, 33);
+    let (x, w): (Vec<f32>, Vec<f32>) = (synthetic(rows * depth, 6), synthetic(columns * depth, 7));
+    let (x, w) = (View::new(&x, rows, depth), View::new(&w, columns, depth).transposed());
+    let right = PackedOperand::packed(NumberFormat::Q8, Operand::Right, w);
+    let product = |left: &PackedOperand| {
+        let mut out = vec![0.0; rows * columns];
+        let part = RightPart { operand: &right, first_column: 0, first_step: 0 };
+        let view = ViewMut::new(&mut out, rows, columns);
+        multiply(view, (left, 0), part, SumOrder::Sequential, Accumulate::Replace);
+        out
+    };
+    let new = |bits| {
+        let mut left = PackedOperand::new(NumberFormat::Q8, Operand::Left);
+        left.set_row_bits(bits);
+        left.fill(x);
+        left
+    };
+    let expected = [RowBits::Eight, RowBits::Sixteen].map(|bits| product(&new(bits)));
+    assert_ne!(expected[0], expected[1]);
+    let mut left = new(RowBits::Sixteen);
+    for (bits, expected) in [(RowBits::Eight, &expected[0]), (RowBits::Sixteen, &expected[1])] {
+        left.set_row_bits(bits);
+        assert!(left.is_empty());
+        left.fill(x);
+        assert_eq!(&product(&left), expected);
+        let requirement = PackedOperand::row_requirement(NumberFormat::Q8, bits, rows, depth);
+        assert_eq!(requirement.bytes(), rows * 3 * 40 * if bits == RowBits::Eight { 1 } else { 2 });
     }
 }

@@ -51,7 +51,7 @@ struct Products([[i32; PANEL_COLUMNS]; GROUP_ROWS]);
 /// ```
 /// No called function uses the tile registers. After a panic they stay configured, and the next
 /// call configures them again.
-pub(super) fn product<const P: usize>(
+pub(super) fn product<const BYTES: usize>(
     (token, _vnni): (Amx, Avx512Vnni),
     out: ViewMut<f32>,
     Operands { left, right, count }: Operands,
@@ -59,7 +59,7 @@ pub(super) fn product<const P: usize>(
 ) {
     let ViewMut { data, rows, cols, stride } = out;
     assert!(rows >= MIN_ROWS, "8-bit tiles: {rows} rows");
-    let mut products = [const { [const { Products([[0; PANEL_COLUMNS]; GROUP_ROWS]) }; P] }; PART_BLOCKS];
+    let mut products = [const { [const { Products([[0; PANEL_COLUMNS]; GROUP_ROWS]) }; BYTES] }; PART_BLOCKS];
     let groups = rows.div_ceil(GROUP_ROWS);
     for group in 0..groups {
         let (first_row, end_row) = (group * rows / groups, (group + 1) * rows / groups);
@@ -70,25 +70,25 @@ pub(super) fn product<const P: usize>(
             let panel = right.first(col / PANEL_COLUMNS, count);
             let (out, cols) = (&mut data[first_row * stride + col..], PANEL_COLUMNS.min(cols - col));
             for (part, columns) in panel.chunks(PART_BLOCKS).enumerate() {
-                let first = first_row * left.stride + part * PART_BLOCKS * P;
+                let first = first_row * left.stride + part * PART_BLOCKS * BYTES;
                 let rows = Blocks { blocks: &left.blocks[first..], stride: left.stride };
                 let products = products.as_flattened_mut();
-                for (index, products) in products.iter_mut().take(P * columns.len()).enumerate() {
-                    let columns = &columns[index / P];
+                for (index, products) in products.iter_mut().take(BYTES * columns.len()).enumerate() {
+                    let columns = &columns[index / BYTES];
                     // SAFETY: the registers are configured for these rows.
                     unsafe { multiply_block(rows, index, (upper, group_rows), columns, products) };
                 }
                 let accumulate = if part == 0 { accumulate } else { Accumulate::Add };
                 let output = OutputTile { out: &mut *out, rows: group_rows, cols, stride, accumulate };
                 // SAFETY: the token proves the features.
-                unsafe { add_part::<P>(products.as_chunks().0, rows, columns, output) };
+                unsafe { add_part::<BYTES>(products.as_chunks().0, rows, columns, output) };
             }
         }
     }
     tile_config::release(token);
 }
 
-/// Computes the exact sums of a part of a block, of unsigned columns.
+/// Computes the exact sums of a block's byte, of unsigned columns.
 ///
 /// # Safety
 /// The registers must be configured for `upper` and `count - upper` rows.
@@ -140,8 +140,8 @@ unsafe fn multiply_block(
 
 /// Adds sums of blocks, times their scales, to the output.
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx512vnni")]
-fn add_part<const P: usize>(
-    products: &[[Products; P]],
+fn add_part<const BYTES: usize>(
+    products: &[[Products; BYTES]],
     rows: Blocks<RowBlock>,
     columns: &[ColumnBlock],
     output: OutputTile<f32>,
@@ -157,7 +157,7 @@ fn add_part<const P: usize>(
         }
     }
     for row in 0..count {
-        let blocks = rows.blocks[row * rows.stride..][..P * columns.len()].as_chunks::<P>().0;
+        let blocks = rows.blocks[row * rows.stride..][..BYTES * columns.len()].as_chunks::<BYTES>().0;
         let out = &mut out[row * stride..][..cols];
         for register in 0..REGISTERS {
             let first = register * LANES;
@@ -168,15 +168,15 @@ fn add_part<const P: usize>(
                 // SAFETY: the mask contains only lanes that have elements.
                 sum = unsafe { _mm512_maskz_loadu_ps(mask, out) };
             }
-            for ((parts, products), scales) in blocks.iter().zip(products).zip(&scales) {
+            for ((bytes, products), scales) in blocks.iter().zip(products).zip(&scales) {
                 let mut total = _mm512_setzero_si512();
-                for (part, products) in parts.iter().zip(products) {
+                for (byte, products) in bytes.iter().zip(products) {
                     // SAFETY: a row of products has 16 elements from `first` on.
                     let products = unsafe { _mm512_load_si512(products.0[row].as_ptr().add(first).cast()) };
-                    let products = _mm512_add_epi32(products, _mm512_set1_epi32(part.offset));
+                    let products = _mm512_add_epi32(products, _mm512_set1_epi32(byte.offset));
                     total = _mm512_add_epi32(_mm512_slli_epi32::<8>(total), products);
                 }
-                let scales = _mm512_mul_ps(_mm512_set1_ps(parts[0].scale), scales[register]);
+                let scales = _mm512_mul_ps(_mm512_set1_ps(bytes[0].scale), scales[register]);
                 sum = _mm512_add_ps(sum, _mm512_mul_ps(_mm512_cvtepi32_ps(total), scales));
             }
             // SAFETY: as above.

@@ -7,7 +7,7 @@
 use std::arch::x86_64::*;
 
 use super::avx2::add_scaled;
-use super::{BLOCK_STEPS, ColumnBlock, Operands, PANEL_COLUMNS, RowBlock, TileRow, wide_values, with_sums};
+use super::{BLOCK_STEPS, ColumnBlock, Operands, PANEL_COLUMNS, RowBlock, TileRow, row_integers, with_sums};
 use crate::packed::OutputTile;
 use crate::simd::Avx2F16c;
 use crate::{Accumulate, ViewMut};
@@ -21,7 +21,7 @@ const REGISTERS: usize = PANEL_COLUMNS / LANES;
 /// Blocks of a part of the sum: their 17 KiB of a micro-panel stay in the first-level cache.
 const PART_BLOCKS: usize = 8;
 
-/// The parts of a block of a row in 16 bits.
+/// A block of a row, widened to 16 bits.
 struct WideRow {
     values: [i16; BLOCK_STEPS],
     scale: f32,
@@ -43,18 +43,18 @@ struct WideColumns {
 ///     widen right[P, J]
 ///     for rows I of 2:  micro-kernel: out[I, J] (=|+=) left[I, P] · right[P, J]
 /// ```
-pub(super) fn product<const P: usize>(
+pub(super) fn product<const BYTES: usize>(
     _token: Avx2F16c,
     out: ViewMut<f32>,
     operands: Operands,
     accumulate: Accumulate,
 ) {
     // SAFETY: the token proves the features.
-    unsafe { product_in_order::<P>(out, operands, accumulate) }
+    unsafe { product_wide::<BYTES>(out, operands, accumulate) }
 }
 
 #[target_feature(enable = "avx2,f16c")]
-fn product_in_order<const P: usize>(out: ViewMut<f32>, operands: Operands, accumulate: Accumulate) {
+fn product_wide<const BYTES: usize>(out: ViewMut<f32>, operands: Operands, accumulate: Accumulate) {
     let Operands { left, right, count } = operands;
     let ViewMut { data, rows, cols, stride } = out;
     let mut wide_rows = Vec::with_capacity(rows * PART_BLOCKS.min(count));
@@ -64,8 +64,8 @@ fn product_in_order<const P: usize>(out: ViewMut<f32>, operands: Operands, accum
         let accumulate = if first == 0 { accumulate } else { Accumulate::Add };
         wide_rows.clear();
         for row in 0..rows {
-            let blocks = left.first(row, P * count).as_chunks().0;
-            wide_rows.extend(blocks[part.clone()].iter().map(|parts: &[RowBlock; P]| widen_row(parts)));
+            let blocks = left.first(row, BYTES * count).as_chunks().0;
+            wide_rows.extend(blocks[part.clone()].iter().map(|bytes: &[RowBlock; BYTES]| widen_row(bytes)));
         }
         for col in (0..cols).step_by(PANEL_COLUMNS) {
             let panel = &right.first(col / PANEL_COLUMNS, count)[part.clone()];
@@ -177,8 +177,8 @@ fn pair_products(a: &WideRow, b: &WideRow, columns: &WideColumns) -> [[__m256i; 
 }
 
 #[target_feature(enable = "avx2")]
-fn widen_row<const P: usize>(parts: &[RowBlock; P]) -> WideRow {
-    WideRow { values: wide_values(parts), scale: parts[0].scale }
+fn widen_row<const BYTES: usize>(bytes: &[RowBlock; BYTES]) -> WideRow {
+    WideRow { values: row_integers(bytes), scale: bytes[0].scale }
 }
 
 #[target_feature(enable = "avx2,f16c")]

@@ -15,7 +15,7 @@ pub(super) const ROWS: usize = MAX_ROWS;
 const LANES: usize = 16;
 
 /// Multiplies up to 6 rows by up to 32 columns.
-pub(super) fn multiply<const P: usize>(
+pub(super) fn multiply<const BYTES: usize>(
     _token: Avx512Vnni,
     rows: &[&[RowBlock]],
     columns: &[ColumnBlock],
@@ -25,34 +25,34 @@ pub(super) fn multiply<const P: usize>(
     // SAFETY: the token proves the features.
     unsafe {
         match (rows, output.cols > LANES) {
-            (&[a], true) => multiply_rows::<1, 2, P>([a], columns, output),
-            (&[a, b], true) => multiply_rows::<2, 2, P>([a, b], columns, output),
-            (&[a, b, c], true) => multiply_rows::<3, 2, P>([a, b, c], columns, output),
-            (&[a, b, c, d], true) => multiply_rows::<4, 2, P>([a, b, c, d], columns, output),
-            (&[a, b, c, d, e], true) => multiply_rows::<5, 2, P>([a, b, c, d, e], columns, output),
-            (&[a, b, c, d, e, f], true) => multiply_rows::<6, 2, P>([a, b, c, d, e, f], columns, output),
+            (&[a], true) => multiply_rows::<1, 2, BYTES>([a], columns, output),
+            (&[a, b], true) => multiply_rows::<2, 2, BYTES>([a, b], columns, output),
+            (&[a, b, c], true) => multiply_rows::<3, 2, BYTES>([a, b, c], columns, output),
+            (&[a, b, c, d], true) => multiply_rows::<4, 2, BYTES>([a, b, c, d], columns, output),
+            (&[a, b, c, d, e], true) => multiply_rows::<5, 2, BYTES>([a, b, c, d, e], columns, output),
+            (&[a, b, c, d, e, f], true) => multiply_rows::<6, 2, BYTES>([a, b, c, d, e, f], columns, output),
             // Few columns: at the end of an operand only.
             (rows, _) => {
                 let OutputTile { out, cols, stride, accumulate, .. } = output;
                 for (index, &row) in rows.iter().enumerate() {
                     let out = &mut out[index * stride..];
                     let output = OutputTile { out, rows: 1, cols, stride, accumulate };
-                    multiply_rows::<1, 1, P>([row], columns, output);
+                    multiply_rows::<1, 1, BYTES>([row], columns, output);
                 }
             }
         }
     }
 }
 
-/// Multiplies M rows of P parts by R registers of columns.
+/// Multiplies M rows by R registers of columns.
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx512vnni")]
-fn multiply_rows<const M: usize, const R: usize, const P: usize>(
+fn multiply_rows<const M: usize, const R: usize, const BYTES: usize>(
     rows: [&[RowBlock]; M],
     columns: &[ColumnBlock],
     output: OutputTile<f32>,
 ) {
     let OutputTile { out, cols, stride, accumulate, .. } = output;
-    let rows = rows.map(|row| &row[..P * columns.len()]);
+    let rows = rows.map(|row| &row[..BYTES * columns.len()]);
     let mut sums = [[_mm512_setzero_ps(); R]; M];
     if accumulate == Accumulate::Add {
         for (row, sums) in sums.iter_mut().enumerate() {
@@ -65,7 +65,7 @@ fn multiply_rows<const M: usize, const R: usize, const P: usize>(
     }
     for (index, block) in columns.iter().enumerate() {
         // SAFETY: there are scales of 2 registers, and all rows have as many blocks as the columns.
-        let (scales, blocks): ([__m512; R], [&[RowBlock; P]; M]) = unsafe {
+        let (scales, blocks): ([__m512; R], [&[RowBlock; BYTES]; M]) = unsafe {
             (
                 std::array::from_fn(|register| {
                     let scales = block.scales.as_ptr().add(register * LANES);
@@ -74,11 +74,11 @@ fn multiply_rows<const M: usize, const R: usize, const P: usize>(
                 rows.map(|row| row.as_chunks().0.get_unchecked(index)),
             )
         };
-        let mut products = blocks.map(|parts| [_mm512_set1_epi32(parts[0].offset); R]);
-        for part in 0..P {
-            if part > 0 {
-                for (products, parts) in products.iter_mut().zip(&blocks) {
-                    let offset = _mm512_set1_epi32(parts[part].offset);
+        let mut products = blocks.map(|bytes| [_mm512_set1_epi32(bytes[0].offset); R]);
+        for byte in 0..BYTES {
+            if byte > 0 {
+                for (products, bytes) in products.iter_mut().zip(&blocks) {
+                    let offset = _mm512_set1_epi32(bytes[byte].offset);
                     *products = products.map(|high| _mm512_add_epi32(_mm512_slli_epi32::<8>(high), offset));
                 }
             }
@@ -89,8 +89,8 @@ fn multiply_rows<const M: usize, const R: usize, const P: usize>(
                         let values = block.values.as_ptr().add(group * 4 * PANEL_COLUMNS + register * 64);
                         _mm512_load_si512(values.cast())
                     });
-                    for (parts, products) in blocks.iter().zip(&mut products) {
-                        let steps = parts[part].values.as_ptr().add(group * 4).cast::<i32>().read_unaligned();
+                    for (bytes, products) in blocks.iter().zip(&mut products) {
+                        let steps = bytes[byte].values.as_ptr().add(group * 4).cast::<i32>().read_unaligned();
                         let steps = _mm512_set1_epi32(steps);
                         for (product, values) in products.iter_mut().zip(values) {
                             *product = _mm512_dpbusd_epi32(*product, values, steps);
@@ -99,8 +99,8 @@ fn multiply_rows<const M: usize, const R: usize, const P: usize>(
                 }
             }
         }
-        for ((parts, products), sums) in blocks.iter().zip(products).zip(&mut sums) {
-            let row_scale = _mm512_set1_ps(parts[0].scale);
+        for ((bytes, products), sums) in blocks.iter().zip(products).zip(&mut sums) {
+            let row_scale = _mm512_set1_ps(bytes[0].scale);
             for ((sum, product), scale) in sums.iter_mut().zip(products).zip(scales) {
                 let scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(product), _mm512_mul_ps(row_scale, scale));
                 *sum = _mm512_add_ps(*sum, scaled);
@@ -125,7 +125,7 @@ pub(super) fn pack_values(_token: Avx512Vnni, bits: RowBits, values: &[f32], blo
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx512vnni")]
 fn pack_values_wide(bits: RowBits, values: &[f32], blocks: &mut [RowBlock]) {
     let mut chunks = values.chunks(BLOCK_STEPS);
-    for parts in blocks.chunks_mut(bits.parts()) {
+    for bytes in blocks.chunks_mut(bits.bytes()) {
         let values = chunks.next().unwrap_or(&[]);
         let (low, high) = values.split_at(values.len().min(LANES));
         // SAFETY: only as many lanes are read as there are elements.
@@ -138,15 +138,15 @@ fn pack_values_wide(bits: RowBits, values: &[f32], blocks: &mut [RowBlock]) {
         let inverse = _mm512_set1_ps(inverse);
         // NaN times 0 becomes the smallest integer, whose low byte is 0.
         let values = halves.map(|half| _mm512_cvtps_epi32(_mm512_mul_ps(half, inverse)));
-        match parts {
+        match bytes {
             [block] => store_block(values, scale, block),
-            parts => {
+            bytes => {
                 // A number is 256 high + low.
                 let high =
                     values.map(|x| _mm512_srai_epi32::<8>(_mm512_add_epi32(x, _mm512_set1_epi32(128))));
                 let low: [__m512i; 2] =
                     std::array::from_fn(|i| _mm512_sub_epi32(values[i], _mm512_slli_epi32::<8>(high[i])));
-                parts.iter_mut().zip([high, low]).for_each(|(part, values)| store_block(values, scale, part));
+                bytes.iter_mut().zip([high, low]).for_each(|(byte, values)| store_block(values, scale, byte));
             }
         }
     }

@@ -5,7 +5,7 @@
 use std::arch::x86_64::*;
 
 use super::avx2::add_scaled;
-use super::{BLOCK_STEPS, ColumnBlock, MAX_ROWS, PANEL_COLUMNS, RowBlock, TileRow, parts};
+use super::{BLOCK_STEPS, ColumnBlock, MAX_ROWS, PANEL_COLUMNS, RowBlock, TileRow, block_bytes};
 use crate::simd::AvxVnni;
 
 /// Rows of a micro-kernel, at most.
@@ -16,7 +16,7 @@ const LANES: usize = 8;
 const REGISTERS: usize = PANEL_COLUMNS / LANES;
 
 /// Adds the products of up to 3 rows and 32 columns.
-pub(super) fn multiply<const P: usize>(
+pub(super) fn multiply<const BYTES: usize>(
     _token: AvxVnni,
     rows: &[&[RowBlock]],
     columns: &[ColumnBlock],
@@ -25,34 +25,34 @@ pub(super) fn multiply<const P: usize>(
     // SAFETY: the token proves the features.
     unsafe {
         match *rows {
-            [a] => multiply_rows::<1, P>([a], columns, sums),
-            [a, b] => multiply_rows::<2, P>([a, b], columns, sums),
-            [a, b, c] => multiply_rows::<3, P>([a, b, c], columns, sums),
+            [a] => multiply_rows::<1, BYTES>([a], columns, sums),
+            [a, b] => multiply_rows::<2, BYTES>([a, b], columns, sums),
+            [a, b, c] => multiply_rows::<3, BYTES>([a, b, c], columns, sums),
             _ => unreachable!("a micro-kernel has at most {ROWS} rows"),
         }
     }
 }
 
 #[target_feature(enable = "avx2,f16c,avxvnni")]
-fn multiply_rows<const M: usize, const P: usize>(
+fn multiply_rows<const M: usize, const BYTES: usize>(
     rows: [&[RowBlock]; M],
     columns: &[ColumnBlock],
     sums: &mut [TileRow; MAX_ROWS],
 ) {
     for (index, column_block) in columns.iter().enumerate() {
-        let blocks: [&[RowBlock; P]; M] = rows.map(|row| parts(row, index));
-        let mut products = blocks.map(|parts| [_mm256_set1_epi32(parts[0].offset); REGISTERS]);
-        for part in 0..P {
-            if part > 0 {
-                for (products, parts) in products.iter_mut().zip(&blocks) {
-                    let offset = _mm256_set1_epi32(parts[part].offset);
+        let blocks: [&[RowBlock; BYTES]; M] = rows.map(|row| block_bytes(row, index));
+        let mut products = blocks.map(|bytes| [_mm256_set1_epi32(bytes[0].offset); REGISTERS]);
+        for byte in 0..BYTES {
+            if byte > 0 {
+                for (products, bytes) in products.iter_mut().zip(&blocks) {
+                    let offset = _mm256_set1_epi32(bytes[byte].offset);
                     *products = products.map(|high| _mm256_add_epi32(_mm256_slli_epi32::<8>(high), offset));
                 }
             }
             for group in 0..BLOCK_STEPS / 4 {
                 // SAFETY: a group has 4 steps of each row.
-                let steps = blocks.map(|parts| unsafe {
-                    let steps = parts[part].values.as_ptr().add(group * 4).cast::<i32>().read_unaligned();
+                let steps = blocks.map(|bytes| unsafe {
+                    let steps = bytes[byte].values.as_ptr().add(group * 4).cast::<i32>().read_unaligned();
                     _mm256_set1_epi32(steps)
                 });
                 for register in 0..REGISTERS {
@@ -69,8 +69,8 @@ fn multiply_rows<const M: usize, const P: usize>(
         for (register, scales) in column_block.scales.chunks_exact(LANES).enumerate() {
             // SAFETY: the chunks have 8 elements.
             let scales = unsafe { _mm256_cvtph_ps(_mm_load_si128(scales.as_ptr().cast())) };
-            for ((parts, products), sums) in blocks.iter().zip(&products).zip(sums.iter_mut()) {
-                add_scaled(sums, register * LANES, products[register], parts[0].scale, scales);
+            for ((bytes, products), sums) in blocks.iter().zip(&products).zip(sums.iter_mut()) {
+                add_scaled(sums, register * LANES, products[register], bytes[0].scale, scales);
             }
         }
     }

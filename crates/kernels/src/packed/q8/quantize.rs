@@ -3,7 +3,7 @@ use super::{BLOCK_STEPS, RowBits, RowBlock};
 
 /// Largest absolute value of a quantized number in 8 bits.
 const MAX_QUANTIZED: f32 = 127.0;
-/// Largest absolute value of a quantized number in 16 bits: high parts are at most 127.
+/// Largest absolute value of a quantized number in 16 bits; its high byte is 127.
 const MAX_QUANTIZED_16: f32 = 127.0 * 256.0;
 /// Smallest maximum of a row's block; its inverse is finite.
 const MIN_MAGNITUDE: f32 = 1.0 / (1u64 << 60) as f32;
@@ -48,16 +48,18 @@ pub(super) fn magnitude_bits(values: &[f32]) -> u32 {
     values.iter().fold(0, |max, value| max.max(value.to_bits() & 0x7fff_ffff))
 }
 
-/// Rounds to nearest even; |value| must be less than 2¹⁵, otherwise the result is 0.
+/// Rounds to nearest even.
+///
+/// The result is 0 if |value| is 2¹⁵ or more, or NaN.
 #[inline(always)]
-fn round(value: f32) -> i32 {
+fn round_to_even(value: f32) -> i32 {
     let bits = (value + ROUNDING_OFFSET).to_bits();
     if value.abs() < 32768.0 { bits.wrapping_sub(ROUNDING_OFFSET.to_bits()).cast_signed() } else { 0 }
 }
 
-/// Returns `high` and `low` of a number `256 high + low`, both of 8 bits.
+/// Returns `high` and `low` of a number `256 high + low`.
 #[inline(always)]
-fn split(value: i32) -> [i8; 2] {
+fn split_bytes(value: i32) -> [i8; 2] {
     let high = (value + 128) >> 8;
     [high as i8, (value - (high << 8)) as i8]
 }
@@ -78,19 +80,23 @@ pub(super) fn row_scale(bits: RowBits, magnitude_bits: u32) -> (f32, f32) {
     (magnitude / max, max / magnitude)
 }
 
-/// Quantizes at most 32 steps of a row, the parts of a block; the others are 0.
-pub(super) fn quantize_row_block(bits: RowBits, x: &[f32], parts: &mut [RowBlock]) {
+/// Quantizes at most 32 steps of a row; the others are 0.
+///
+/// `bytes` are those of the block's numbers.
+pub(super) fn quantize_row_block(bits: RowBits, x: &[f32], bytes: &mut [RowBlock]) {
     let (scale, inverse) = row_scale(bits, magnitude_bits(x));
-    parts.fill(RowBlock { scale, ..RowBlock::ZERO });
+    bytes.fill(RowBlock { scale, ..RowBlock::ZERO });
     for (step, x) in x.iter().enumerate() {
-        let value = round(x * inverse);
-        match &mut *parts {
+        let value = round_to_even(x * inverse);
+        match &mut *bytes {
             [block] => block.values[step] = value as i8,
-            parts => parts.iter_mut().zip(split(value)).for_each(|(part, value)| part.values[step] = value),
+            bytes => {
+                bytes.iter_mut().zip(split_bytes(value)).for_each(|(byte, value)| byte.values[step] = value)
+            }
         }
     }
-    for part in parts {
-        part.offset = -128 * part.values.iter().map(|&value| i32::from(value)).sum::<i32>();
+    for byte in bytes {
+        byte.offset = -128 * byte.values.iter().map(|&value| i32::from(value)).sum::<i32>();
     }
 }
 
@@ -102,7 +108,7 @@ pub(super) fn quantize_column_block(w: &[f32], values: &mut [i8; BLOCK_STEPS]) -
     if scale != 0 && scale != F16_NAN {
         let inverse = 1.0 / f16_to_f32(scale);
         for (value, w) in values.iter_mut().zip(w) {
-            *value = round(w * inverse) as i8;
+            *value = round_to_even(w * inverse) as i8;
         }
     }
     scale

@@ -41,7 +41,7 @@ const BITS: [RowBits; 2] = [RowBits::Eight, RowBits::Sixteen];
 fn packed_rows(level: Int8, bits: RowBits, view: View<f32>) -> Vec<RowBlock> {
     let source = OperandSource::new(view, Operand::Left);
     let (rows, steps) = source.sizes();
-    let count = bits.parts() * steps.div_ceil(BLOCK_STEPS);
+    let count = bits.bytes() * steps.div_ceil(BLOCK_STEPS);
     let mut blocks = vec![RowBlock::ZERO; rows * count];
     for (row, blocks) in blocks.chunks_mut(count).enumerate() {
         pack_row(level, bits, &source, (row, 0), blocks);
@@ -75,7 +75,8 @@ fn multiply(
     product(
         level,
         ViewMut::with_stride(&mut out, m, n, n + 3),
-        (bits, Blocks { blocks: &left, stride: bits.parts() * stride }),
+        bits,
+        Blocks { blocks: &left, stride: bits.bytes() * stride },
         Blocks { blocks: &right, stride },
         stride,
         accumulate,
@@ -88,7 +89,7 @@ fn every_level_gives_the_bits_of_plain_loops() {
     for (shape, bits) in SHAPES.into_iter().flat_map(|shape| BITS.map(|bits| (shape, bits))) {
         let [m, k, n] = shape;
         let (x, w) = (numbers(m * k, 1), numbers(n * k, 2));
-        let (mut parts, mut values) = (vec![RowBlock::ZERO; bits.parts()], [0; BLOCK_STEPS]);
+        let (mut bytes, mut values) = (vec![RowBlock::ZERO; bits.bytes()], [0; BLOCK_STEPS]);
         for accumulate in [Accumulate::Replace, Accumulate::Add] {
             let mut expected = vec![7.0f32; m * (n + 3)];
             for (index, expected) in expected.iter_mut().enumerate() {
@@ -99,13 +100,13 @@ fn every_level_gives_the_bits_of_plain_loops() {
                 let mut sum = if accumulate == Accumulate::Add { 7.0 } else { 0.0f32 };
                 for first in (0..k).step_by(BLOCK_STEPS) {
                     let steps = first..k.min(first + BLOCK_STEPS);
-                    quantize_row_block(bits, &x[row * k..][steps.clone()], &mut parts);
+                    quantize_row_block(bits, &x[row * k..][steps.clone()], &mut bytes);
                     let scale = f16_to_f32(quantize_column_block(&w[column * k..][steps], &mut values));
                     let product = values.iter().enumerate().fold(0, |product, (step, &r)| {
-                        let number = parts.iter().fold(0, |q, part| 256 * q + i32::from(part.values[step]));
+                        let number = bytes.iter().fold(0, |q, byte| 256 * q + i32::from(byte.values[step]));
                         product + number * i32::from(r)
                     });
-                    sum += product as f32 * (parts[0].scale * scale);
+                    sum += product as f32 * (bytes[0].scale * scale);
                 }
                 *expected = sum;
             }
@@ -119,7 +120,7 @@ fn every_level_gives_the_bits_of_plain_loops() {
     }
 }
 
-/// The bound of the module's documentation.
+/// The bound of the module's documentation, whose n + 7 is the worst case.
 #[test]
 fn errors_are_within_the_bound() {
     let cases = SHAPES.into_iter().flat_map(|shape| BITS.map(|bits| (shape, bits)));
@@ -143,7 +144,7 @@ fn errors_are_within_the_bound() {
                 }
             }
             let blocks = k.div_ceil(BLOCK_STEPS) as f64;
-            let bound = 1.000001 * quantization + (blocks + 4.0) * 0.5f64.powi(24) * absolute;
+            let bound = 1.000001 * quantization + (blocks + 3.0) * 0.5f64.powi(24) * absolute;
             let error = (f64::from(*actual) - exact).abs();
             assert!(error <= bound, "[{m}, {k}, {n}] {bits:?} {index}: {error} > {bound}");
         }
@@ -164,7 +165,7 @@ fn every_level_packs_the_same_rows() {
     let views = [View::new(&x, rows, steps), View::new(&x, steps, rows).transposed()];
     for (view, bits) in views.into_iter().flat_map(|view| BITS.map(|bits| (view, bits))) {
         let expected = packed_rows(Int8::Portable, bits, view);
-        assert_eq!(expected.len(), rows * bits.parts() * steps.div_ceil(BLOCK_STEPS));
+        assert_eq!(expected.len(), rows * bits.bytes() * steps.div_ceil(BLOCK_STEPS));
         for level in Int8::all() {
             for (index, (actual, expected)) in
                 packed_rows(level, bits, view).iter().zip(&expected).enumerate()

@@ -6,8 +6,8 @@
 //! utterance: they are the same for every number of threads, and alone or in a batch.
 //!
 //! In q8, linear layers multiply 8-bit blocks. Rows have 8 bits in feed-forward modules and 16 in
-//! attention, convolution modules and the projection of the subsampling: there rounding in 8 bits
-//! changes the output most, and they have a third of the products. Products of attention and
+//! attention, convolution modules and the projection of the subsampling: they have 30 % of the
+//! multiplications, and rounding their rows in 8 bits would double the errors of the results. Products of attention and
 //! convolutions of the subsampling are in bf16 if the processor has instructions for it, otherwise
 //! in `f32`; norms, biases and depthwise convolutions are in `f32`.
 //!
@@ -33,7 +33,7 @@ mod tests;
 mod weights;
 mod workspace;
 
-use kernels::packed::{NumberFormat, PackedOperand, RowBits};
+use kernels::packed::NumberFormat;
 use kernels::{ScratchReq, alloc, items_mut, par_for};
 use layer::PackedLayer;
 use linear::TaskScratch;
@@ -154,7 +154,8 @@ impl PackedFastConformer {
         if self.layers.iter().all(|layer| layer.attention.positions.has_keys(range)) {
             return SinusoidTable::empty(range);
         }
-        self.sinusoids.table(range, self.format, scratch)
+        let Some(layer) = self.layers.first() else { return SinusoidTable::empty(range) };
+        self.sinusoids.table(range, &layer.attention.positions.linear, scratch)
     }
 
     /// Computes the rows after the subsampling.
@@ -202,21 +203,24 @@ impl PackedFastConformer {
         let (width, total) = (self.width, lengths.iter().sum::<usize>());
         let block = block_rows(total);
         let flat_width = self.subsampling.out.inputs();
-        let inner_width = self.layers.first().map_or(0, |layer| layer.feed_forward1.inner.outputs());
-        let packed = |row_bits, width| PackedOperand::row_requirement(self.format, row_bits, block, width);
         let rows = ScratchReq::new::<f32>(4 * total * width);
-        let blocks = packed(RowBits::Sixteen, flat_width.max(width)).and(packed(RowBits::Eight, inner_width));
-        let heads = self.layers.first().map(|layer| &layer.attention.heads);
-        let attention = heads.map_or(ScratchReq::EMPTY, |heads| {
+        let flat_rows = self.subsampling.out.row_requirement(block);
+        let layer = self.layers.first();
+        let blocks = layer.map_or(flat_rows, |layer| {
+            let packed = flat_rows.or(layer.attention.qkv.row_requirement(block));
+            packed.and(layer.feed_forward1.outer.row_requirement(block))
+        });
+        let attention = layer.map_or(ScratchReq::EMPTY, |layer| {
+            let heads = &layer.attention.heads;
             let keys = lengths.iter().map(|&rows| heads.max_group_keys(rows)).max().unwrap_or(0);
             heads.requirement(keys)
         });
         let tasks = linear::task_requirement(flat_width.max(width));
         let subsampling = self.subsampling.requirement(ROWS_PER_SUBSAMPLING_TASK).times(threads);
         let subsampling = subsampling.and(ScratchReq::aligned::<f32>(block * flat_width));
-        let positions = heads.zip(self.distances(lengths)).map_or(ScratchReq::EMPTY, |(heads, range)| {
-            positions::requirement(range, heads.heads, width, self.format)
-        });
+        let positions = layer
+            .zip(self.distances(lengths))
+            .map_or(ScratchReq::EMPTY, |(layer, range)| layer.attention.positions.requirement(range));
         rows.and(blocks)
             .and(tasks.times(threads))
             .and(subsampling.or(attention.times(threads).and(positions)))

@@ -44,7 +44,7 @@ pub(super) struct PackedLinear {
     bias: Vec<f32>,
     /// Factor of the product; 1 if the weight includes it.
     factor: f32,
-    /// Bits of rows in 8-bit products.
+    /// Bits of rows in q8.
     row_bits: RowBits,
 }
 
@@ -126,7 +126,7 @@ impl PackedLinear {
         self.weight.len()
     }
 
-    /// Returns this layer with other bits of rows in 8-bit products than 16.
+    /// Returns this layer with another number of bits of rows in q8 than 16.
     pub(super) fn with_row_bits(self, row_bits: RowBits) -> Self {
         PackedLinear { row_bits, ..self }
     }
@@ -149,15 +149,38 @@ impl PackedLinear {
         scratch: &TaskScratch,
         fill: impl Fn(Range<usize>, &mut [f32]) + Sync,
     ) {
-        out.set_row_bits(self.row_bits);
-        pack_rows(out, count, self.inputs(), scratch, fill);
+        self.resize_rows(out, count);
+        let multiple = out.row_multiple();
+        let (width, band) = (self.inputs(), (ROWS_PER_PACKING / multiple * multiple).max(multiple));
+        par_for(out.tiles_mut(band, width), |index, mut tile| {
+            let rows = index * band..count.min((index + 1) * band);
+            let mut buffer = scratch.lock();
+            let values = buffer.ensure_len(rows.len() * width, 0.0);
+            fill(rows.clone(), values);
+            tile.pack(View::new(values, rows.len(), width));
+        });
+    }
+
+    /// Sets the size of packed rows, and their bits in q8.
+    fn resize_rows(&self, rows: &mut PackedOperand, count: usize) {
+        rows.set_row_bits(self.row_bits);
+        rows.resize(count, self.inputs());
+    }
+
+    /// Returns an empty operand for the rows of this layer.
+    pub(super) fn empty_rows(&self) -> PackedOperand {
+        PackedOperand::new(self.format(), Operand::Left)
+    }
+
+    /// Returns the memory of packed rows.
+    pub(super) fn row_requirement(&self, rows: usize) -> ScratchReq {
+        PackedOperand::row_requirement(self.format(), self.row_bits, rows, self.inputs())
     }
 
     /// Packs rows for this layer.
     pub(super) fn pack_slice(&self, out: &mut PackedOperand, rows: &[f32]) {
         let width = self.inputs();
-        out.set_row_bits(self.row_bits);
-        out.resize(rows.len() / width, width);
+        self.resize_rows(out, rows.len() / width);
         let multiple = out.row_multiple();
         let band = (ROWS_PER_PACKING / multiple * multiple).max(multiple);
         par_for((out.tiles_mut(band, width), parts(rows, band * width)), |_, (mut tile, rows)| {
@@ -191,10 +214,16 @@ impl PackedLinear {
         });
     }
 
-    /// Computes `out = silu(x Wᵀ + b)`, packed for the next product.
-    pub(super) fn forward_silu(&self, x: &PackedOperand, out: &mut PackedOperand, scratch: &TaskScratch) {
+    /// Computes `out = silu(x Wᵀ + b)`, packed for the next layer.
+    pub(super) fn forward_silu(
+        &self,
+        x: &PackedOperand,
+        next: &Self,
+        out: &mut PackedOperand,
+        scratch: &TaskScratch,
+    ) {
         let shape = BlockShape::new(x);
-        out.resize(x.len(), self.outputs());
+        next.resize_rows(out, x.len());
         self.for_each_block(
             x,
             shape,
@@ -291,26 +320,6 @@ impl BlockShape {
     fn tiling(&self, outputs: usize, divisor: usize) -> Tiling {
         Tiling { rows: self.rows, planes: 1, columns: outputs / divisor, width: self.columns / divisor }
     }
-}
-
-/// Packs `count` rows that `fill(rows, values)` computes, for products.
-pub(super) fn pack_rows(
-    out: &mut PackedOperand,
-    count: usize,
-    width: usize,
-    scratch: &TaskScratch,
-    fill: impl Fn(Range<usize>, &mut [f32]) + Sync,
-) {
-    out.resize(count, width);
-    let multiple = out.row_multiple();
-    let band = (ROWS_PER_PACKING / multiple * multiple).max(multiple);
-    par_for(out.tiles_mut(band, width), |index, mut tile| {
-        let rows = index * band..count.min((index + 1) * band);
-        let mut buffer = scratch.lock();
-        let values = buffer.ensure_len(rows.len() * width, 0.0);
-        fill(rows.clone(), values);
-        tile.pack(View::new(values, rows.len(), width));
-    });
 }
 
 /// Reorders the rows of a weight as [`interleave_gates`].

@@ -27,7 +27,7 @@ impl PackedFeedForward {
             self.inner.pack_rows(packed, block.len(), tasks, |rows, values| {
                 self.norm.apply(&input[rows.start * width..rows.end * width], values);
             });
-            self.inner.forward_silu(packed, inner, tasks);
+            self.inner.forward_silu(packed, &self.outer, inner, tasks);
             self.outer.forward_add(inner, x, tasks);
         }
     }

@@ -9,10 +9,10 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-use kernels::packed::{NumberFormat, Operand, PackedOperand, RowBits};
+use kernels::packed::{NumberFormat, Operand, PackedOperand};
 use kernels::{AlignedVec, ScratchReq, View, items_mut, lock, par_for};
 
-use super::linear::{PackedLinear, TaskScratch, pack_rows};
+use super::linear::{PackedLinear, TaskScratch};
 use super::weights::{WeightReader, unquantized};
 use crate::Result;
 
@@ -89,7 +89,7 @@ impl PositionKeys {
 /// `linear_pos` of a layer.
 #[derive(Debug)]
 pub(super) struct PositionProjection {
-    linear: PackedLinear,
+    pub linear: PackedLinear,
     heads: usize,
     /// Number format of the keys.
     key_format: NumberFormat,
@@ -109,14 +109,14 @@ impl Sinusoids {
     pub(super) fn table(
         &self,
         range: DistanceInterval,
-        format: NumberFormat,
+        linear: &PackedLinear,
         scratch: &TaskScratch,
     ) -> SinusoidTable {
         let mut table = SinusoidTable::empty(range);
         if range.count() * 2 * self.frequencies.len() <= MAX_TABLE_VALUES {
             for columns in column_blocks(range) {
-                let mut block = empty_rows(format);
-                self.pack(range.max, columns, &mut block, scratch);
+                let mut block = linear.empty_rows();
+                self.pack(range.max, columns, linear, &mut block, scratch);
                 table.blocks.push(block);
             }
         }
@@ -124,9 +124,16 @@ impl Sinusoids {
     }
 
     /// Packs the rows of columns, whose distances decrease from `max`.
-    fn pack(&self, max: i64, columns: Range<usize>, out: &mut PackedOperand, scratch: &TaskScratch) {
+    fn pack(
+        &self,
+        max: i64,
+        columns: Range<usize>,
+        linear: &PackedLinear,
+        out: &mut PackedOperand,
+        scratch: &TaskScratch,
+    ) {
         let width = 2 * self.frequencies.len();
-        pack_rows(out, columns.len(), width, scratch, |rows, values| {
+        linear.pack_rows(out, columns.len(), scratch, |rows, values| {
             // sin and cos of the base of the current row; m = base + offset.
             let mut base = (i64::MIN, vec![[0.0; 2]; self.frequencies.len()]);
             for (row, out) in rows.zip(values.chunks_exact_mut(width)) {
@@ -147,13 +154,6 @@ impl Sinusoids {
             }
         });
     }
-}
-
-/// Returns an operand for packed sinusoids, with the bits of [`PositionProjection::linear`].
-fn empty_rows(format: NumberFormat) -> PackedOperand {
-    let mut rows = PackedOperand::new(format, Operand::Left);
-    rows.set_row_bits(RowBits::Sixteen);
-    rows
 }
 
 /// Returns the columns of each block of a table.
@@ -204,7 +204,7 @@ impl PositionProjection {
         table: &SinusoidTable,
         scratch: &TaskScratch,
     ) -> PositionKeys {
-        let (width, format) = (self.linear.outputs(), self.linear.format());
+        let width = self.linear.outputs();
         let (range, head_width) = (table.range, width / self.heads);
         let mut heads: Vec<PackedOperand> = (0..self.heads)
             .map(|_| {
@@ -213,13 +213,13 @@ impl PositionProjection {
                 keys
             })
             .collect();
-        let mut packed = empty_rows(format);
+        let mut packed = self.linear.empty_rows();
         let mut rows = AlignedVec::default();
         for (index, columns) in column_blocks(range).enumerate() {
             let block = match table.blocks.get(index) {
                 Some(block) => block,
                 None => {
-                    sinusoids.pack(range.max, columns.clone(), &mut packed, scratch);
+                    sinusoids.pack(range.max, columns.clone(), &self.linear, &mut packed, scratch);
                     &packed
                 }
             };
@@ -233,23 +233,19 @@ impl PositionProjection {
         }
         PositionKeys { range, heads }
     }
-}
 
-/// Returns the memory of a range's table and of a layer's keys.
-pub(super) fn requirement(
-    range: DistanceInterval,
-    heads: usize,
-    width: usize,
-    format: NumberFormat,
-) -> ScratchReq {
-    let (count, head_width) = (range.count(), width / heads);
-    let packed_rows = |rows| PackedOperand::row_requirement(format, RowBits::Sixteen, rows, width);
-    let blocks = column_blocks(range).map(|columns| packed_rows(columns.len()));
-    let table = match count * width <= MAX_TABLE_VALUES {
-        true => ScratchReq::all_of(blocks),
-        false => packed_rows(DISTANCES_PER_BLOCK),
-    };
-    let rows = ScratchReq::aligned::<f32>(count.min(DISTANCES_PER_BLOCK) * width);
-    let keys = PackedOperand::requirement(unquantized(format), Operand::Right, count, head_width);
-    table.and(rows).and(keys.times(heads))
+    /// Returns the memory of a range's table and of the keys.
+    pub(super) fn requirement(&self, range: DistanceInterval) -> ScratchReq {
+        let width = self.linear.outputs();
+        let (count, head_width) = (range.count(), width / self.heads);
+        let packed_rows = |rows| self.linear.row_requirement(rows);
+        let blocks = column_blocks(range).map(|columns| packed_rows(columns.len()));
+        let table = match count * width <= MAX_TABLE_VALUES {
+            true => ScratchReq::all_of(blocks),
+            false => packed_rows(DISTANCES_PER_BLOCK),
+        };
+        let rows = ScratchReq::aligned::<f32>(count.min(DISTANCES_PER_BLOCK) * width);
+        let keys = PackedOperand::requirement(self.key_format, Operand::Right, count, head_width);
+        table.and(rows).and(keys.times(self.heads))
+    }
 }

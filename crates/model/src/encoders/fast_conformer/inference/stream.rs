@@ -91,7 +91,7 @@ impl FastConformerStream {
             max: (left_rows + chunk_rows + tile) as i64,
         };
         let workspace = encoder.workspaces.acquire(encoder.format, 0, width);
-        let table = encoder.sinusoids.table(range, encoder.format, &workspace.tasks);
+        let table = encoder.position_table(range, &workspace.tasks);
         let keys = |layer: &PackedLayer| {
             layer.attention.positions.keys(&encoder.sinusoids, &table, &workspace.tasks)
         };

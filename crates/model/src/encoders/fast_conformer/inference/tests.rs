@@ -232,7 +232,8 @@ fn quantized_weights_give_the_bits_of_quantization_at_load() {
             quantize(name, &config, &weights)
         });
         let rows = dequantized.unwrap().encode(&[&features]).unwrap().rows;
-        assert!(relative_error(&rows, &expected.rows) < 0.02);
+        // Rows of feed-forward modules have 8 bits; if all rows had 8, the error would be 0.008.
+        assert!(relative_error(&rows, &expected.rows) < 0.0065);
     }
 }
 
