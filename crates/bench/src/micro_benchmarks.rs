@@ -103,7 +103,7 @@ fn measure_products() {
     }
 }
 
-/// Measures products of packed operands on one thread, in all number formats and bits of rows.
+/// Measures products of packed operands on one thread, in all formats.
 ///
 /// The rows are packed before.
 fn measure_formats() {

@@ -7,9 +7,9 @@
 //!
 //! In q8, linear layers multiply 8-bit blocks. Rows have 8 bits in feed-forward modules and 16 in
 //! attention, convolution modules and the projection of the subsampling: they have 30 % of the
-//! multiplications, and rounding their rows in 8 bits would double the errors of the results. Products of attention and
-//! convolutions of the subsampling are in bf16 if the processor has instructions for it, otherwise
-//! in `f32`; norms, biases and depthwise convolutions are in `f32`.
+//! multiplications, and rounding their rows in 8 bits would double the errors of the results.
+//! Products of attention and convolutions of the subsampling are in bf16 if the processor has
+//! instructions for it, otherwise in `f32`; norms, biases and depthwise convolutions are in `f32`.
 //!
 //! Memory in addition to the weights, for T rows of width W in all utterances:
 //!

@@ -126,7 +126,7 @@ impl PackedLinear {
         self.weight.len()
     }
 
-    /// Returns this layer with another number of bits of rows in q8 than 16.
+    /// Returns this layer with other bits of rows in q8 than 16.
     pub(super) fn with_row_bits(self, row_bits: RowBits) -> Self {
         PackedLinear { row_bits, ..self }
     }
