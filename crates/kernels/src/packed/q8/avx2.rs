@@ -77,7 +77,7 @@ fn multiply_rows<const M: usize, const BYTES: usize>(
 
 /// Returns the integers of a block as pairs of 16 bits.
 #[target_feature(enable = "avx2")]
-fn row_pairs<const BYTES: usize>(bytes: &[RowBlock; BYTES]) -> [i32; BLOCK_STEPS / 2] {
+pub(super) fn row_pairs<const BYTES: usize>(bytes: &[RowBlock; BYTES]) -> [i32; BLOCK_STEPS / 2] {
     let mut pairs = [0; BLOCK_STEPS / 2];
     for half in 0..2 {
         let mut values = _mm256_setzero_si256();

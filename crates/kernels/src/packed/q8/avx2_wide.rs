@@ -6,8 +6,8 @@
 #![allow(unsafe_code)]
 use std::arch::x86_64::*;
 
-use super::avx2::add_scaled;
-use super::{BLOCK_STEPS, ColumnBlock, Operands, PANEL_COLUMNS, RowBlock, TileRow, row_integers, with_sums};
+use super::avx2::{add_scaled, row_pairs};
+use super::{BLOCK_STEPS, ColumnBlock, Operands, PANEL_COLUMNS, RowBlock, TileRow, with_sums};
 use crate::packed::OutputTile;
 use crate::simd::Avx2F16c;
 use crate::{Accumulate, ViewMut};
@@ -23,7 +23,8 @@ const PART_BLOCKS: usize = 8;
 
 /// A block of a row, widened to 16 bits.
 struct WideRow {
-    values: [i16; BLOCK_STEPS],
+    /// Pairs of 16-bit integers.
+    pairs: [i32; BLOCK_STEPS / 2],
     scale: f32,
 }
 
@@ -164,8 +165,8 @@ fn pair_products(a: &WideRow, b: &WideRow, columns: &WideColumns) -> [[__m256i; 
             r"vpmaddwd {q}, {pb}, ymmword ptr [{w} + 128 * \pair + 96]",
             "vpaddd {b3}, {b3}, {q}",
             ".endr",
-            a = in(reg) a.values.as_ptr(),
-            b = in(reg) b.values.as_ptr(),
+            a = in(reg) a.pairs.as_ptr(),
+            b = in(reg) b.pairs.as_ptr(),
             w = in(reg) columns.values.as_ptr(),
             a0 = out(ymm_reg) a0, a1 = out(ymm_reg) a1, a2 = out(ymm_reg) a2, a3 = out(ymm_reg) a3,
             b0 = out(ymm_reg) b0, b1 = out(ymm_reg) b1, b2 = out(ymm_reg) b2, b3 = out(ymm_reg) b3,
@@ -178,7 +179,7 @@ fn pair_products(a: &WideRow, b: &WideRow, columns: &WideColumns) -> [[__m256i; 
 
 #[target_feature(enable = "avx2")]
 fn widen_row<const BYTES: usize>(bytes: &[RowBlock; BYTES]) -> WideRow {
-    WideRow { values: row_integers(bytes), scale: bytes[0].scale }
+    WideRow { pairs: row_pairs(bytes), scale: bytes[0].scale }
 }
 
 #[target_feature(enable = "avx2,f16c")]
