@@ -8,8 +8,8 @@
 //! ```
 //! r: integers from -127 to 127, rounded to nearest even; t: the largest |w| of the block divided
 //! by 127, rounded up to f16. q: integers from -Q to Q, Q = 127 in 8 bits and 32,512 in 16; s:
-//! `f32`, the largest |x| of the block divided by Q. Sums of a block are exact in 32 bits, and in `f32` if
-//! rows have 8 bits; a block is added by one product and one sum in `f32`, without fused
+//! `f32`, the largest |x| of the block divided by Q. Sums of a block are exact in 32 bits, and in
+//! `f32` if rows have 8 bits; a block is added by one product and one sum in `f32`, without fused
 //! multiply-add, in the order of the blocks. All instruction sets give the same bits, which depend
 //! only on the row and the column.
 //!
@@ -30,8 +30,8 @@
 //! ```
 //! e: steps that one instruction combines, 4 with 8-bit dot products and tiles (AMX), 2 elsewhere.
 //! Those multiply by unsigned integers: then the right operand contains r + 128, and -128 Σ q is
-//! added to the sums. An integer of 16 bits is `256 high + low`, with
-//! high from -127 to 127 and low from -128 to 127.
+//! added to the sums. An integer of 16 bits is `256 high + low`, with high from -127 to 127 and low
+//! from -128 to 127.
 #[cfg(target_arch = "x86_64")]
 mod amx;
 #[cfg(target_arch = "x86_64")]

@@ -1,4 +1,4 @@
-//! Rounding of blocks to 8-bit integers and a scale.
+//! Rounding of blocks to integers of 8 or 16 bits and a scale.
 use super::{BLOCK_STEPS, RowBits, RowBlock};
 
 /// Largest absolute value of a quantized number in 8 bits.
