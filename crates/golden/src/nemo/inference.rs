@@ -22,7 +22,7 @@ const Q8_TOLERANCE: Tolerance = Tolerance::Absolute(0.6);
 /// Limit of the errors with 8-bit blocks relative to the rows.
 ///
 /// Both are root mean squares.
-const Q8_RELATIVE_TOLERANCE: Tolerance = Tolerance::Absolute(0.06);
+const Q8_RELATIVE_TOLERANCE: Tolerance = Tolerance::Absolute(0.03);
 
 /// Compares the rows of packed encoders in all variants.
 pub(super) fn compare(check: &mut NemoCheck) -> Result<(), RunError> {

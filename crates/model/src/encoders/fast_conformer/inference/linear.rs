@@ -28,7 +28,7 @@ const FEW_ROWS: usize = 64;
 const DEEP_SUM_COLUMNS: usize = 256;
 /// Smallest number of steps of a deep sum.
 const DEEP_SUM_STEPS: usize = 2048;
-/// Rows that a task of [`pack_rows`] packs, at least one micro-panel.
+/// Rows that a task packs; a multiple is rounded down to whole micro-panels.
 const ROWS_PER_PACKING: usize = 28;
 /// Channels of a group of a gated layer: its values, then their gates.
 const CHANNELS_PER_GATE_GROUP: usize = 32;
@@ -150,8 +150,7 @@ impl PackedLinear {
         fill: impl Fn(Range<usize>, &mut [f32]) + Sync,
     ) {
         self.resize_rows(out, count);
-        let multiple = out.row_multiple();
-        let (width, band) = (self.inputs(), (ROWS_PER_PACKING / multiple * multiple).max(multiple));
+        let (width, band) = (self.inputs(), whole_panels(out, ROWS_PER_PACKING));
         par_for(out.tiles_mut(band, width), |index, mut tile| {
             let rows = index * band..count.min((index + 1) * band);
             let mut buffer = scratch.lock();
@@ -181,8 +180,7 @@ impl PackedLinear {
     pub(super) fn pack_slice(&self, out: &mut PackedOperand, rows: &[f32]) {
         let width = self.inputs();
         self.resize_rows(out, rows.len() / width);
-        let multiple = out.row_multiple();
-        let band = (ROWS_PER_PACKING / multiple * multiple).max(multiple);
+        let band = whole_panels(out, ROWS_PER_PACKING);
         par_for((out.tiles_mut(band, width), parts(rows, band * width)), |_, (mut tile, rows)| {
             tile.pack(View::new(rows, rows.len() / width, width));
         });
@@ -304,10 +302,8 @@ struct BlockShape {
 
 impl BlockShape {
     fn new(x: &PackedOperand) -> Self {
-        let multiple = x.row_multiple();
-        let rows = ROWS_PER_BLOCK / multiple * multiple;
         BlockShape {
-            rows: rows.max(multiple),
+            rows: whole_panels(x, ROWS_PER_BLOCK),
             columns: match x.len() {
                 0..=FEW_ROWS => FEW_ROWS_COLUMNS,
                 _ if x.depth() >= DEEP_SUM_STEPS => DEEP_SUM_COLUMNS,
@@ -320,6 +316,12 @@ impl BlockShape {
     fn tiling(&self, outputs: usize, divisor: usize) -> Tiling {
         Tiling { rows: self.rows, planes: 1, columns: outputs / divisor, width: self.columns / divisor }
     }
+}
+
+/// Rounds a number of rows down to whole micro-panels, at least one.
+fn whole_panels(rows: &PackedOperand, count: usize) -> usize {
+    let multiple = rows.row_multiple();
+    (count / multiple * multiple).max(multiple)
 }
 
 /// Reorders the rows of a weight as [`interleave_gates`].
