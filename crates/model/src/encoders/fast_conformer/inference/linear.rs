@@ -16,7 +16,7 @@ use super::weights::LinearWeight;
 use crate::quantized_weights::quantize_weight;
 use crate::{Error, Result};
 
-/// Rows of a block of the product, at most; a multiple is rounded down to whole micro-panels.
+/// Rows of a block of the product; see [`round_to_panels`].
 const ROWS_PER_BLOCK: usize = 196;
 /// Columns of a block for many rows.
 const COLUMNS_PER_BLOCK: usize = 128;
@@ -28,7 +28,7 @@ const FEW_ROWS: usize = 64;
 const DEEP_SUM_COLUMNS: usize = 256;
 /// Smallest number of steps of a deep sum.
 const DEEP_SUM_STEPS: usize = 2048;
-/// Rows that a task packs; a multiple is rounded down to whole micro-panels.
+/// Rows that a task packs; see [`round_to_panels`].
 const ROWS_PER_PACKING: usize = 28;
 /// Channels of a group of a gated layer: its values, then their gates.
 const CHANNELS_PER_GATE_GROUP: usize = 32;
@@ -150,7 +150,7 @@ impl PackedLinear {
         fill: impl Fn(Range<usize>, &mut [f32]) + Sync,
     ) {
         self.resize_rows(out, count);
-        let (width, band) = (self.inputs(), whole_panels(out, ROWS_PER_PACKING));
+        let (width, band) = (self.inputs(), round_to_panels(out, ROWS_PER_PACKING));
         par_for(out.tiles_mut(band, width), |index, mut tile| {
             let rows = index * band..count.min((index + 1) * band);
             let mut buffer = scratch.lock();
@@ -180,7 +180,7 @@ impl PackedLinear {
     pub(super) fn pack_slice(&self, out: &mut PackedOperand, rows: &[f32]) {
         let width = self.inputs();
         self.resize_rows(out, rows.len() / width);
-        let band = whole_panels(out, ROWS_PER_PACKING);
+        let band = round_to_panels(out, ROWS_PER_PACKING);
         par_for((out.tiles_mut(band, width), parts(rows, band * width)), |_, (mut tile, rows)| {
             tile.pack(View::new(rows, rows.len() / width, width));
         });
@@ -303,7 +303,7 @@ struct BlockShape {
 impl BlockShape {
     fn new(x: &PackedOperand) -> Self {
         BlockShape {
-            rows: whole_panels(x, ROWS_PER_BLOCK),
+            rows: round_to_panels(x, ROWS_PER_BLOCK),
             columns: match x.len() {
                 0..=FEW_ROWS => FEW_ROWS_COLUMNS,
                 _ if x.depth() >= DEEP_SUM_STEPS => DEEP_SUM_COLUMNS,
@@ -319,8 +319,8 @@ impl BlockShape {
 }
 
 /// Rounds a number of rows down to whole micro-panels, at least one.
-fn whole_panels(rows: &PackedOperand, count: usize) -> usize {
-    let multiple = rows.row_multiple();
+fn round_to_panels(operand: &PackedOperand, count: usize) -> usize {
+    let multiple = operand.row_multiple();
     (count / multiple * multiple).max(multiple)
 }
 

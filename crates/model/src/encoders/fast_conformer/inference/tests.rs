@@ -4,7 +4,7 @@ mod streams;
 
 use std::collections::BTreeMap;
 
-use kernels::packed::{NumberFormat, QuantizedMatrix};
+use kernels::packed::{NumberFormat, QuantizedMatrix, bf16};
 use plain::PlainEncoder;
 
 use super::PackedFastConformer;
@@ -233,7 +233,10 @@ fn quantized_weights_give_the_bits_of_quantization_at_load() {
         });
         let rows = dequantized.unwrap().encode(&[&features]).unwrap().rows;
         // Rows of feed-forward modules have 8 bits; if all rows had 8, the error would be 0.008.
-        assert!(relative_error(&rows, &expected.rows) < 0.0065);
+        // Attention in bf16 adds to it.
+        let limit = if bf16::is_native() { 0.0075 } else { 0.0065 };
+        let error = relative_error(&rows, &expected.rows);
+        assert!(error < limit, "{config:?}: {error}");
     }
 }
 
