@@ -4,7 +4,7 @@ mod streams;
 
 use std::collections::BTreeMap;
 
-use kernels::packed::{NumberFormat, QuantizedMatrix, bf16};
+use kernels::packed::{NumberFormat, QuantizedMatrix};
 use plain::PlainEncoder;
 
 use super::PackedFastConformer;
@@ -218,6 +218,7 @@ fn q8_rows_are_close() {
 /// Blocks of a file need no further rounding.
 #[test]
 fn quantized_weights_give_the_bits_of_quantization_at_load() {
+    let mut errors = Vec::new();
     for config in configs() {
         let weights = weights(&config);
         let encoder = packed(&config, &weights, NumberFormat::Q8);
@@ -232,12 +233,13 @@ fn quantized_weights_give_the_bits_of_quantization_at_load() {
             quantize(name, &config, &weights)
         });
         let rows = dequantized.unwrap().encode(&[&features]).unwrap().rows;
-        // Rows of feed-forward modules have 8 bits; if all rows had 8, the error would be 0.008.
-        // Attention in bf16 adds to it.
-        let limit = if bf16::is_native() { 0.0075 } else { 0.0065 };
-        let error = relative_error(&rows, &expected.rows);
-        assert!(error < limit, "{config:?}: {error}");
+        errors.push(relative_error(&rows, &expected.rows));
     }
+    // Rows of feed-forward modules have 8 bits; if all rows had 8, the root mean square would be
+    // 0.0058 with attention in f32 and 0.0065 in bf16.
+    let squares: f64 = errors.iter().map(|error| error * error).sum();
+    let error = (squares / errors.len() as f64).sqrt();
+    assert!(error < 0.005, "{errors:?}");
 }
 
 /// Returns the blocks of a linear layer, or other values.
